@@ -1,0 +1,61 @@
+"""A trainer's state as a file that is either whole or not there, and never runs code when read."""
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ressmooth.errors import CheckpointError, StorageError
+
+State = dict[str, Any]  # tensors, numbers, strings, lists and dicts of them
+
+
+def save(path: Path, state: State) -> str:
+    """Write beside, flush to the disk, rename; the file's SHA-256."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getvalue()
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(
+            f"Cannot write {path} ({error.strerror}): it needs {len(content) / 1e6:.1f} MB. "
+            "The previous checkpoint is untouched."
+        ) from error
+    return hashlib.sha256(content).hexdigest()
+
+
+def load(path: Path, sha256: str | None = None) -> State:
+    """Read a state; with `sha256`, refuse a file that is not the one that was written."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"Cannot read checkpoint {path}: {error.strerror}.") from error
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+        raise CheckpointError(f"Checkpoint {path} is damaged: its SHA-256 is not {sha256}.")
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises EOFError, RuntimeError, KeyError, UnpicklingError ...
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{path} is not a readable checkpoint: {reason[:200]}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} is not a checkpoint of ressmooth.")
+    return state
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

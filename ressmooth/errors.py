@@ -1,0 +1,56 @@
+"""Everything that can go wrong in a way the user can act on.
+
+    RessmoothError
+    ├── ConfigError        a setting is unknown or out of range          exit 2
+    ├── DataError          a data set is missing or unreadable           exit 2
+    ├── CheckpointError    a checkpoint is damaged or of another run     exit 5
+    ├── StorageError       the disk is full or refuses to write          exit 6
+    └── Diverged           the loss became nan or inf                    exit 7
+
+A bad argument to a library function is a plain ValueError.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class RessmoothError(Exception):
+    exit_code = 1
+
+
+class ConfigError(RessmoothError):
+    """Carries every mistake found, one line each."""
+
+    exit_code = 2
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(lines))
+
+
+class DataError(RessmoothError):
+    exit_code = 2
+
+
+class CheckpointError(RessmoothError):
+    exit_code = 5
+
+
+class StorageError(RessmoothError):
+    exit_code = 6
+
+
+class Diverged(RessmoothError):
+    exit_code = 7
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    matches = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
+    """The error for a name that no registry holds: what was given, what is allowed."""
+    names = sorted(known)
+    return ValueError(
+        f"Unknown {kind} {name!r}{did_you_mean(name, names)}; known: {', '.join(names)}."
+    )

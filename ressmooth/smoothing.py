@@ -1,0 +1,229 @@
+"""Adaptive regularization via residual smoothing (arXiv 1907.09750): the whole method.
+
+Equation numbers are the paper's. Symbols, per sample with M outputs:
+
+    d      residual |h(x) - y|, h = softmax of the logits                     (9)
+    d~     d with mean 0 and standard deviation 1 over its M elements         (18)
+    s      scale: the annealing's value at this moment of training, peak 1    (13), (14)
+    kappa  diffusivity s / (1 + exp(-alpha d~)), in [0, s)                    (19)
+    r      smoothed residual: row j is (1 - kappa_j) d_j + kappa_j/(M-1) sum_{k != j} d_k   (22)
+
+The loss is the mean over samples of sum_j r_j^2 (7). Three schemes of the paper are settings:
+global (alpha = 0, so kappa = s/2), local (a Constant annealing), full (annealed, alpha > 0).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ressmooth.errors import unknown
+
+Output = Literal["softmax", "identity"]
+Reduction = Literal["sum", "mean"]
+Moment = TypeVar("Moment", float, Tensor)  # progress in [0, 1]: a number, or a 0-d tensor
+
+EPS = 1e-8  # guards the standard deviation: equal residuals give d~ = 0
+
+
+class Annealing(Protocol):
+    """The scale s as a function of progress t/T in [0, 1]."""
+
+    def __call__(self, progress: Moment) -> Moment: ...
+
+
+@dataclass(frozen=True)
+class _Peaked:
+    mu: float  # where the peak is, as a fraction of training
+    b: float  # width, in units of x
+    horizon: float = 10.0  # length of the time axis: x = horizon * progress
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu <= 1:
+            raise ValueError(f"mu must be in [0, 1], but got {self.mu}.")
+        for name, value in (("b", self.b), ("horizon", self.horizon)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite, but got {value}.")
+
+    def _decay(self, progress: Moment) -> Moment:
+        """exp(-|x - mu*horizon| / b)"""
+        exponent = -abs(progress - self.mu) * (self.horizon / self.b)
+        return exponent.exp() if isinstance(exponent, Tensor) else math.exp(exponent)
+
+
+class Laplace(_Peaked):
+    """s = exp(-|x - mu*horizon| / b), (14) divided by its maximum."""
+
+    def __call__(self, progress: Moment) -> Moment:
+        return self._decay(progress)
+
+
+class Logistic(_Peaked):
+    """s = sech^2((x - mu*horizon) / 2b), (13) divided by its maximum."""
+
+    def __call__(self, progress: Moment) -> Moment:
+        decay = self._decay(progress)
+        return 4 * decay / (1 + decay) ** 2  # sech^2(z/2) with decay = exp(-|z|): cannot overflow
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same scale from start to end: the local scheme."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.scale <= 1:
+            raise ValueError(f"scale must be in [0, 1], but got {self.scale}.")
+
+    def __call__(self, progress: Moment) -> Moment:
+        return progress * 0 + self.scale
+
+
+def residual(logits: Tensor, target: Tensor, output: Output = "softmax", dim: int = -1) -> Tensor:
+    """d = |h(x) - y| (9), in fp32 or fp64; `target` holds class indices or one value per output."""
+    if not logits.dtype.is_floating_point or logits.dtype.itemsize < 4:
+        logits = logits.float()  # half precision would round the residual away
+    prediction = logits.softmax(dim) if output == "softmax" else logits
+    if target.dtype.is_floating_point:
+        if target.shape != logits.shape:
+            raise ValueError(
+                f"Probability targets must have the shape of the logits {tuple(logits.shape)}, "
+                f"but got {tuple(target.shape)}."
+            )
+        return (prediction - target.to(prediction.dtype)).abs()
+    index = target.long().unsqueeze(dim)
+    return (prediction - torch.zeros_like(prediction).scatter_(dim, index, 1.0)).abs()
+
+
+def diffusivity(
+    residual: Tensor, scale: float | Tensor, alpha: float, dim: tuple[int, ...] = (-1,)
+) -> Tensor:
+    """kappa = s / (1 + exp(-alpha d~)) (19), with d~ normalised over `dim` (18)."""
+    centred = residual - residual.mean(dim, keepdim=True)
+    variance = centred.square().mean(dim, keepdim=True)
+    # rsqrt of a shifted variance, not 1/(std + eps): its slope is finite where the variance is 0
+    normalised = centred * (alpha * torch.rsqrt(variance + EPS**2))
+    return torch.sigmoid(normalised) * scale
+
+
+def smooth(residual: Tensor, diffusivity: Tensor, layers: int = 1) -> Tensor:
+    """Apply the smoothing layer (22) on the last axis `layers` times, in O(M).
+
+    sum_{k != j} d_k = M mean(d) - d_j turns row j into d_j - kappa_j M/(M-1) (d_j - mean(d)):
+    each element moves towards the mean.
+    """
+    m = residual.shape[-1]
+    for _ in range(layers):
+        centred = residual - residual.mean(-1, keepdim=True)
+        residual = torch.addcmul(residual, diffusivity, centred, value=-m / (m - 1))
+    return residual
+
+
+def diffuse(residual_map: Tensor, diffusivity: Tensor, steps: int = 1, dt: float = 0.25) -> Tensor:
+    """Explicit steps of du/dtau = kappa Laplacian(u) (8) on [N, C, H, W], Neumann boundary.
+
+    Five-point stencil; stable while diffusivity * dt <= 1/4.
+    """
+    u = residual_map
+    for _ in range(steps):
+        padded = F.pad(u, (1, 1, 1, 1), mode="replicate")  # no flux through the border
+        neighbours = (
+            padded[..., :-2, 1:-1]
+            + padded[..., 2:, 1:-1]
+            + padded[..., 1:-1, :-2]
+            + padded[..., 1:-1, 2:]
+        )
+        u = u + dt * diffusivity * (neighbours - 4 * u)
+    return u
+
+
+def squared_norm(
+    residual: Tensor, reduction: Reduction = "sum", dim: tuple[int, ...] = (-1,)
+) -> Tensor:
+    """Per sample, the squares summed (or averaged) over its outputs: g_i of (7)."""
+    squares = residual.square()
+    return squares.sum(dim) if reduction == "sum" else squares.mean(dim)
+
+
+class _ResidualLoss(nn.Module):
+    """What both losses share: settings, diffusivity and the squared norm (7)."""
+
+    axis: int  # where the classes are
+    outputs: tuple[int, ...]  # the axes over which a sample's residual is normalised and summed
+
+    def __init__(
+        self,
+        annealing: Annealing,
+        alpha: float = 1.0,
+        layers: int = 1,
+        through_diffusivity: bool = False,
+        *,
+        output: Output = "softmax",
+        reduction: Reduction = "sum",
+    ) -> None:
+        super().__init__()
+        if not 0 <= alpha < math.inf:
+            raise ValueError(f"alpha must be at least 0 and finite, but got {alpha}.")
+        if layers < 1:
+            raise ValueError(f"layers must be at least 1, but got {layers}.")
+        if output not in ("softmax", "identity"):
+            raise unknown("output", output, ("softmax", "identity"))
+        if reduction not in ("sum", "mean"):
+            raise unknown("reduction", reduction, ("sum", "mean"))
+        self.annealing, self.alpha, self.layers = annealing, alpha, layers
+        self.through_diffusivity = through_diffusivity
+        self.output, self.reduction = output, reduction
+        self.diffusivity: Tensor | None = None  # kappa of the last call, for curves
+
+    def forward(self, logits: Tensor, target: Tensor, progress: Moment) -> Tensor:
+        d = residual(logits, target, self.output, self.axis)
+        scale = self.annealing(progress)
+        # the paper's "deterministic smoothing kernel": kappa is a constant in the backward pass
+        source = d if self.through_diffusivity else d.detach()
+        kappa = diffusivity(source, scale, self.alpha, self.outputs)
+        self.diffusivity = kappa.detach()
+        return squared_norm(self.smoothed(d, kappa), self.reduction, self.outputs).mean()
+
+    def smoothed(self, d: Tensor, kappa: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.annealing}, alpha={self.alpha}, layers={self.layers}, "
+            f"through_diffusivity={self.through_diffusivity}, output={self.output}, "
+            f"reduction={self.reduction}"
+        )
+
+
+class SmoothingLoss(_ResidualLoss):
+    """`loss(logits, target, progress)` for classifiers, logits [..., M].
+
+    `target` holds class indices [...] or probabilities [..., M]; `progress` is the fraction of
+    training done. Computes in fp32 (fp64 for fp64 logits), also under autocast; O(M).
+    """
+
+    axis = -1
+    outputs = (-1,)
+
+    def smoothed(self, d: Tensor, kappa: Tensor) -> Tensor:
+        if d.shape[-1] < 2:
+            raise ValueError(f"Smoothing needs at least 2 classes, but got {d.shape[-1]}.")
+        return smooth(d, kappa, self.layers)
+
+
+class SpatialSmoothingLoss(_ResidualLoss):
+    """The same for dense outputs [N, C, H, W]: each channel's residual map diffuses in space.
+
+    `target` holds class indices [N, H, W] or values [N, C, H, W]; `layers` counts time steps.
+    Residuals are normalised, and squares summed, over all C*H*W outputs of a sample.
+    """
+
+    axis = 1
+    outputs = (-3, -2, -1)
+
+    def smoothed(self, d: Tensor, kappa: Tensor) -> Tensor:
+        return diffuse(d, kappa, self.layers)

@@ -1,0 +1,65 @@
+"""One run without a database: a directory with its config, curve, picture and checkpoint."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ressmooth import checkpoint, curves
+from ressmooth.config import RunConfig, parse
+from ressmooth.errors import ConfigError
+from ressmooth.train import Epoch, Result, differences, train
+
+CONFIG, CHECKPOINT = "config.json", "checkpoint.pt"
+
+
+def configure(values: Mapping[str, Any], out: Path | None, resume: bool) -> RunConfig:
+    """The run's settings; with `resume` those in `out`, which `values` must not contradict."""
+    if not resume:
+        if out is not None and (out / CHECKPOINT).exists():
+            raise ConfigError(
+                f"{out} holds a run already: go on with it by --resume, or choose another --out"
+            )
+        return parse(values)
+    if out is None:
+        raise ConfigError("--resume needs --out DIR, the directory of the run to go on with")
+    try:
+        stored = json.loads((out / CONFIG).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{out} holds no run to resume: {error}") from error
+    config = parse({**stored, **values})
+    differing = differences(stored, config)
+    if differing:
+        raise ConfigError(f"{out} holds another run: {'; '.join(differing)}")
+    return config
+
+
+def run(
+    config: RunConfig,
+    *,
+    data: Path,
+    out: Path | None,
+    resume: bool,
+    started: Callable[[int, int | None], None],
+    report: Callable[[Epoch], None],
+) -> Result:
+    """Train; `started(epochs done, threads before)` is called once, `report` after each epoch."""
+    state = checkpoint.load(out / CHECKPOINT) if out and resume else None
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / CONFIG).write_text(config.model_dump_json(indent=2) + "\n")
+    curve = [Epoch(**row) for row in state["curve"]] if state else []
+    started(len(curve), state["threads"] if state else None)
+
+    def keep(epoch: Epoch, state: Callable[[], checkpoint.State]) -> None:
+        curve.append(epoch)
+        if out is not None:
+            checkpoint.save(out / CHECKPOINT, state())
+            curves.write_csv(out / "curves.csv", curve)
+        report(epoch)
+
+    result = train(config, keep, data=data, state=state)
+    if out is not None and curve:
+        title = f"{config.method} · {config.model} · {config.dataset} · seed {config.seed}"
+        curves.draw(curve, title).savefig(out / "curves.png", dpi=150)
+    return result
