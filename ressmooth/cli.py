@@ -115,10 +115,11 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
 def bench(quick: bool, device: str, threads: int | None, form: str) -> None:
     """Measure what the method and the trainer cost here, as ratios."""
-    from ressmooth import bench as benches
+    from ressmooth import timing
+    from ressmooth.bench import measure
 
-    rows = benches.measure(quick=quick, device=device, threads=threads)
-    click.echo(benches.as_json(rows) if form == "json" else benches.as_table(rows))
+    rows = measure(quick=quick, device=device, threads=threads)
+    click.echo(timing.as_json(rows) if form == "json" else timing.as_table(rows))
 
 
 if __name__ == "__main__":

@@ -81,11 +81,14 @@ class Normaliser:
         value = torch.arange(256, dtype=torch.float64, device=share.device)
         mean = (share * value).sum(1)
         std = (share * (value - mean[:, None]).square()).sum(1).sqrt().clamp_min(1.0)
-        self.factor, self.offset = (1 / std).float(), (-mean / std).float()  # [C]
+        # repeated over a row of pixels, [W*C]: a last axis of one or three numbers is slow
+        width = train.pixels.shape[2]
+        self.factor = (1 / std).float().repeat(width)
+        self.offset = (-mean / std).float().repeat(width)
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        scaled = pixels.float().mul_(self.factor).add_(self.offset)
-        return scaled.permute(0, 3, 1, 2)  # channels_last in memory
+        scaled = pixels.flatten(2).float().mul_(self.factor).add_(self.offset)
+        return scaled.view(pixels.shape).permute(0, 3, 1, 2)  # channels_last in memory
 
 
 class Batches:
@@ -117,7 +120,7 @@ class Batches:
             here = slice(start, start + self.batch_size)
             index = order[here]
             pixels = (
-                self.pixels[index]
+                self.pixels.index_select(0, index)
                 if self.augmentation == "none"
                 else self._crop(index, origin[here], step[here])
             )
@@ -139,7 +142,8 @@ class Batches:
         first = index * (rows * row) + origin  # [B]
         columns = first[:, None] + step[:, None] * x  # [B, W]
         where = columns[:, None, :] + y[:, None]  # [B, H, W]
-        return self.pixels.view(n * rows * row, channels)[where]
+        pixels = self.pixels.view(n * rows * row, channels).index_select(0, where.flatten())
+        return pixels.view(len(index), self.height, self.width, channels)
 
 
 def load(name: str, root: Path) -> Dataset:

@@ -1,0 +1,114 @@
+"""Ratios of two things timed together.
+
+A and B alternate (A B B A) after a warm-up, and the median of the paired ratios is reported with
+its range, because machines are noisy and a ratio measured side by side is not.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import torch
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    goal: str
+    what: str
+    ratio: float
+    low: float
+    high: float
+    must: float
+    at_most: bool  # whether the ratio must stay below `must`, or reach it
+
+    @property
+    def holds(self) -> bool:
+        return self.ratio <= self.must if self.at_most else self.ratio >= self.must
+
+
+class Bench:
+    def __init__(self, quick: bool, device: str) -> None:
+        self.rounds = 3 if quick else 9
+        self.quick = quick
+        self.device = torch.device(
+            device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        )
+        self.rows: list[Row] = []
+
+    def seconds(self, work: Work, calls: int = 1) -> float:
+        self._wait()
+        started = time.perf_counter()
+        for _ in range(calls):
+            work()
+        self._wait()
+        return (time.perf_counter() - started) / calls
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def compare(
+        self,
+        goal: str,
+        what: str,
+        a: Work,
+        b: Work,
+        *,
+        must: float,
+        at_most: bool = True,
+        parts: int = 1,
+    ) -> None:
+        """Time a against b, where b is one of `parts` equal parts, and keep the row."""
+        calls_a, calls_b = self._calls(a), self._calls(b)
+        ratios = []
+        for _ in range(self.rounds):
+            first, second = self.seconds(a, calls_a), self.seconds(b, calls_b)
+            second += self.seconds(b, calls_b)
+            first += self.seconds(a, calls_a)
+            ratios.append(first / (second * parts))
+        row = Row(goal, what, median(ratios), min(ratios), max(ratios), must, at_most)
+        self.rows.append(row)
+
+    def _calls(self, work: Work) -> int:
+        """Enough calls for a steady reading; also the warm-up."""
+        work()
+        once = self.seconds(work)
+        return max(1, round((0.02 if self.quick else 0.1) / max(once, 1e-6)))
+
+
+def as_table(rows: list[Row]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    for column in ("goal", "what", "ratio", "range", "must", "holds"):
+        table.add_column(column)
+    for row in rows:
+        sign = "≤" if row.at_most else "≥"
+        table.add_row(
+            row.goal,
+            row.what,
+            f"{row.ratio:.3g}",
+            f"{row.low:.3g} … {row.high:.3g}",
+            f"{sign} {row.must:g}",
+            "yes" if row.holds else "no",
+        )
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def as_json(rows: list[Row]) -> str:
+    return json.dumps(
+        {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "rows": [{**asdict(row), "holds": row.holds} for row in rows],
+        },
+        indent=2,
+    )

@@ -1,0 +1,39 @@
+import json
+
+import torch
+
+from ressmooth import timing
+from ressmooth.bench import literal_loss, loss_alone
+from ressmooth.smoothing import Constant, SmoothingLoss
+
+
+def test_the_literal_layer_is_what_ours_is_timed_against():
+    logits, target = torch.randn(5, 7, dtype=torch.float64), torch.arange(5)
+    ours = SmoothingLoss(Constant(0.5))(logits, target, 0.5)
+    assert torch.allclose(ours, literal_loss(logits, target, 0.5, 1.0), rtol=1e-12)
+
+
+def test_rows_hold_by_the_side_of_the_goal_they_are_on():
+    row = timing.Row("G", "what", ratio=2.0, low=1.0, high=3.0, must=2.5, at_most=True)
+    assert row.holds
+    assert not timing.Row("G", "what", 2.0, 1.0, 3.0, must=2.5, at_most=False).holds
+
+
+def test_a_ratio_is_the_median_of_its_rounds_per_part(monkeypatch):
+    bench = timing.Bench(quick=True, device="cpu")
+    bench.rounds = 3
+    clock = iter([8, 2, 2, 8, 12, 2, 2, 12, 10, 2, 2, 10])  # A B B A, three times
+    monkeypatch.setattr(bench, "_calls", lambda work: 1)
+    monkeypatch.setattr(bench, "seconds", lambda work, calls: next(clock))
+    bench.compare("G", "four, six and five times", list, list, must=3, parts=2)
+    (row,) = bench.rows
+    assert (row.low, row.ratio, row.high) == (2.0, 2.5, 3.0)
+
+
+def test_table_and_json_carry_the_same_figures():
+    bench = timing.Bench(quick=True, device="cpu")
+    loss_alone(bench)
+    rows = json.loads(timing.as_json(bench.rows))["rows"]
+    assert [row["goal"] for row in rows] == ["G1"] * 4
+    table = timing.as_table(bench.rows)
+    assert all(f"{row['ratio']:.3g}" in table for row in rows)
