@@ -35,14 +35,14 @@ def save(path: Path, state: State) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def load(path: Path, sha256: str | None = None) -> State:
-    """Read a state; with `sha256`, refuse a file that is not the one that was written."""
+def load(path: Path, expected: str | None = None) -> State:
+    """Read a state; with an `expected` SHA-256, refuse any other file."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"Cannot read checkpoint {path}: {error.strerror}.") from error
-    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-        raise CheckpointError(f"Checkpoint {path} is damaged: its SHA-256 is not {sha256}.")
+    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+        raise CheckpointError(f"Checkpoint {path} is damaged: its SHA-256 is not {expected}.")
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises EOFError, RuntimeError, KeyError, UnpicklingError ...
@@ -51,6 +51,11 @@ def load(path: Path, sha256: str | None = None) -> State:
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} is not a checkpoint of ressmooth.")
     return state
+
+
+def sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_directory(directory: Path) -> None:

@@ -20,7 +20,7 @@ Distribution = Literal["laplace", "logistic", "constant"]
 OptimizerName = Literal["sgd", "adam", "adagrad"]
 Augmentation = Literal["none", "flip", "crop-flip"]
 
-Positive = Annotated[float, Field(gt=0, le=1e6)]
+Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 # Section 6 of the paper; digits and synthetic are ours.

@@ -4,8 +4,10 @@ fashion_mnist, cifar10, cifar100 and svhn come through torchvision, which downlo
 use; digits is part of scikit-learn; synthetic is drawn from a fixed seed, CIFAR-shaped.
 """
 
+import fcntl
 import gzip
 import hashlib
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -158,6 +160,17 @@ def _load(name: str, root: Path) -> Dataset:
     return LOADERS[name](root)
 
 
+def present(root: Path) -> list[str]:
+    """The data sets that need no download, going by the files in `root`."""
+    here = {
+        "fashion_mnist": DEBIAN_FASHION_MNIST.is_dir() or (root / "FashionMNIST").is_dir(),
+        "cifar10": (root / "cifar-10-batches-py").is_dir(),
+        "cifar100": (root / "cifar-100-python").is_dir(),
+        "svhn": (root / "train_32x32.mat").is_file(),
+    }
+    return ["digits", "synthetic", *(name for name, found in here.items() if found)]
+
+
 def _images(pixels: Any, labels: Any) -> Images:
     pixels, labels = torch.as_tensor(pixels), torch.as_tensor(labels)
     if pixels.ndim == 3:
@@ -189,19 +202,26 @@ def _synthetic(root: Path) -> Dataset:
 
 
 def _fashion_mnist(root: Path) -> Dataset:
-    if not DEBIAN_FASHION_MNIST.is_dir():
+    files = DEBIAN_FASHION_MNIST
+    if not files.is_dir():
         return _torchvision("FashionMNIST", 10)(root)
 
     def read(part: str) -> Images:
         def array(name: str, header: int) -> np.ndarray[Any, Any]:
-            file = DEBIAN_FASHION_MNIST / f"{part}-{name}-ubyte.gz"
-            content = gzip.decompress(file.read_bytes())
+            file = files / f"{part}-{name}-ubyte.gz"
+            try:
+                content = gzip.decompress(file.read_bytes())
+            except UNREADABLE as error:
+                raise DataError(f"{file} is damaged ({error}); install it again.") from error
             return np.frombuffer(bytearray(content), np.uint8, offset=header)
 
         return _images(array("images-idx3", 16).reshape(-1, 28, 28), array("labels-idx1", 8))
 
     return Dataset(read("train"), read("t10k"), 10)
 
+
+# what readers of damaged or missing files raise, ours and torchvision's
+UNREADABLE = (OSError, EOFError, zlib.error, RuntimeError, ValueError, AssertionError)
 
 # what belongs in the data directory, for when it cannot be downloaded
 FILES = {
@@ -225,8 +245,10 @@ def _torchvision(kind: str, num_classes: int) -> Callable[[Path], Dataset]:
 
         try:
             root.mkdir(parents=True, exist_ok=True)
-            return Dataset(part(True), part(False), num_classes)
-        except (OSError, RuntimeError) as error:
+            with open(root / f".{kind}.lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # only one process downloads
+                return Dataset(part(True), part(False), num_classes)
+        except UNREADABLE as error:
             raise DataError(
                 f"{kind} is not in {root} and could not be downloaded ({error}). "
                 f"Put these files there and try again: {FILES[kind]}"

@@ -26,7 +26,8 @@ Output = Literal["softmax", "identity"]
 Reduction = Literal["sum", "mean"]
 Moment = TypeVar("Moment", float, Tensor)  # progress in [0, 1]: a number, or a 0-d tensor
 
-EPS = 1e-8  # guards the standard deviation: equal residuals give d~ = 0
+# guards the standard deviation: residuals that are equal up to rounding give d~ = 0
+EPS = {torch.float32: 1e-5, torch.float64: 1e-8}
 
 
 class Annealing(Protocol):
@@ -45,12 +46,12 @@ class _Peaked:
         if not 0 <= self.mu <= 1:
             raise ValueError(f"mu must be in [0, 1], but got {self.mu}.")
         for name, value in (("b", self.b), ("horizon", self.horizon)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} must be positive and finite, but got {value}.")
+            if not 1e-6 <= value <= 1e6:
+                raise ValueError(f"{name} must be between 1e-6 and 1e6, but got {value}.")
 
     def _decay(self, progress: Moment) -> Moment:
         """exp(-|x - mu*horizon| / b)"""
-        exponent = -abs(progress - self.mu) * (self.horizon / self.b)
+        exponent = -abs(progress - self.mu) * self.horizon / self.b
         return exponent.exp() if isinstance(exponent, Tensor) else math.exp(exponent)
 
 
@@ -106,7 +107,7 @@ def diffusivity(
     centred = residual - residual.mean(dim, keepdim=True)
     variance = centred.square().mean(dim, keepdim=True)
     # rsqrt of a shifted variance, not 1/(std + eps): its slope is finite where the variance is 0
-    normalised = centred * (alpha * torch.rsqrt(variance + EPS**2))
+    normalised = centred * (alpha * torch.rsqrt(variance + EPS[residual.dtype] ** 2))
     return torch.sigmoid(normalised) * scale
 
 

@@ -22,6 +22,8 @@ def test_readme_links_lead_somewhere():
 
 
 def test_readme_options_exist():
-    options = {o for command in main.commands.values() for p in command.params for o in p.opts}
+    options = {"--help"} | {
+        o for command in main.commands.values() for p in command.params for o in p.opts
+    }
     for line in re.findall(r"ressmooth (?:train|bench)[^\n`]*", README):
         assert set(re.findall(r"(?<!\S)--[a-z-]+", line)) <= options, line
