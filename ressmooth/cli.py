@@ -9,25 +9,15 @@ import click
 
 from ressmooth import __version__
 from ressmooth.config import PROTOCOL, RunConfig, choices, home
-from ressmooth.errors import Diverged, RessmoothError
+from ressmooth.errors import ConfigError, Diverged
+from ressmooth.shell import SETTINGS, Group
 
 if TYPE_CHECKING:
-    from ressmooth.train import Epoch
+    from ressmooth.curves import Epoch
+    from ressmooth.store import Store, StudyRow
 
 
-class Commands(click.Group):
-    """Turns our errors into one line each and their exit code."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except RessmoothError as error:
-            for line in str(error).splitlines():
-                click.echo(f"error: {line}", err=True)
-            ctx.exit(error.exit_code)
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings=SETTINGS)
 @click.version_option(__version__)
 def main() -> None:
     """Does residual smoothing really regularise? Train, search, track and compare."""
@@ -112,14 +102,155 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
 @click.option("--quick", is_flag=True, help="under a minute, coarser")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads [default: torch's choice]")
+@click.option("--study", is_flag=True, help="what a study costs beside its training, instead")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
-def bench(quick: bool, device: str, threads: int | None, form: str) -> None:
+def bench(quick: bool, device: str, threads: int | None, study: bool, form: str) -> None:
     """Measure what the method and the trainer cost here, as ratios."""
-    from ressmooth import timing
-    from ressmooth.bench import measure
+    from ressmooth import bench as bench_training
+    from ressmooth import bench_study, timing
 
-    rows = measure(quick=quick, device=device, threads=threads)
+    if study:
+        rows = bench_study.measure(quick=quick)
+    else:
+        rows = bench_training.measure(quick=quick, device=device, threads=threads)
     click.echo(timing.as_json(rows) if form == "json" else timing.as_table(rows))
+
+
+with_home = click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    default=home,
+    help="where results are kept [default: RESSMOOTH_HOME or ~/.ressmooth]",
+)
+
+
+def _store(where: Path) -> "Store":
+    """The Store of a home that has one; looking must not create it."""
+    from ressmooth.store import default_url, open_store
+
+    return open_store(default_url(where.absolute()), create=False)
+
+
+def _study(store: "Store", name: str) -> "StudyRow":
+    study = store.study(name)
+    if study is None:
+        known = ", ".join(row.name for row in store.studies()) or "none yet"
+        raise ConfigError(f"no study {name!r} here; known: {known}")
+    return study
+
+
+@main.command("list")
+@with_home
+def list_(home: Path) -> None:
+    """List the studies of this home."""
+    from ressmooth.compare import arms
+    from ressmooth.report import overview
+
+    store = _store(home)
+    studies = [(s, store.trials(s.id), arms(store.winners(s.id))) for s in store.studies()]
+    click.echo(overview(studies))
+
+
+@main.command()
+@click.argument("study")
+@with_home
+def show(study: str, home: Path) -> None:
+    """Show every trial and run of STUDY, then the comparison."""
+    from ressmooth.compare import arms
+    from ressmooth.report import details
+
+    store = _store(home)
+    row = _study(store, study)
+    click.echo(details(row, store.trials(row.id), arms(store.winners(row.id))))
+
+
+@main.command()
+@click.argument("study")
+@click.option("--format", "form", type=click.Choice(["csv", "json"]), default="csv")
+@with_home
+def export(study: str, form: str, home: Path) -> None:
+    """Print every epoch of STUDY with its arm, parameters and seed."""
+    from ressmooth.export import write
+
+    store = _store(home)
+    write(store, _study(store, study), form, sys.stdout)
+
+
+@main.command()
+@click.argument("study")
+@click.option("--failed", is_flag=True, required=True, help="the failed runs")
+@with_home
+def retry(study: str, failed: bool, home: Path) -> None:
+    """Put the failed runs of STUDY back in the queue."""
+    store = _store(home)
+    count = store.reset_failed(_study(store, study).id)
+    click.echo(f"{count} runs are waiting again; run: python -m ressmooth.study {study}")
+
+
+@main.command()
+@click.argument("run", type=int)
+@with_home
+def rerun(run: int, home: Path) -> None:
+    """Train the recorded RUN again and say whether the result is identical."""
+    from ressmooth.rerun import rerun as again
+
+    differing = again(_store(home), run, home)
+    if differing:
+        click.echo("\n".join(f"differs: {line}" for line in differing))
+        sys.exit(1)
+    click.echo(f"run {run}: identical, every epoch and the weights")
+
+
+@main.command()
+@with_home
+def sync(home: Path) -> None:
+    """Deliver to MLflow what is still waiting to be delivered."""
+    from ressmooth import tracking
+
+    sent = tracking.sync(_store(home), home, tracking.tracking_uri(home))
+    click.echo(f"{sent} events delivered")
+
+
+@main.command()
+@click.option("--port", type=click.IntRange(1, 65535), default=5000)
+@with_home
+def ui(port: int, home: Path) -> None:
+    """Open MLflow on 127.0.0.1 with the curves and artifacts of this home."""
+    from ressmooth import tracking
+
+    click.echo(f"MLflow is at http://127.0.0.1:{port} (Ctrl-C ends it)")
+    sys.exit(tracking.serve(home, port))
+
+
+@main.group()
+def db() -> None:
+    """Look after the database."""
+
+
+@db.command()
+@with_home
+def upgrade(home: Path) -> None:
+    """Bring the database to this program's schema."""
+    from ressmooth.store import default_url, safe_url
+    from ressmooth.store import upgrade as migrate
+
+    home.mkdir(parents=True, exist_ok=True)
+    url = default_url(home.absolute())
+    before, after = migrate(url)
+    what = "is already at" if before == after else f"upgraded from {before or 'nothing'} to"
+    click.echo(f"{safe_url(url)} {what} {after}")
+
+
+@main.command()
+@with_home
+def doctor(home: Path) -> None:
+    """Check torch and CUDA, the database, MLflow, the disk and the data."""
+    from ressmooth.doctor import examine
+
+    findings = examine(home)
+    for finding in findings:
+        click.echo(f"{'ok ' if finding.fine else 'BAD'}  {finding.what}: {finding.found}")
+    sys.exit(0 if all(finding.fine for finding in findings) else 1)
 
 
 if __name__ == "__main__":

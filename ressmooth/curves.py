@@ -1,16 +1,30 @@
-"""A run's curve as a table and as a picture."""
+"""A run's curve: its rows, its table and its picture. Free of torch, as launchers read it too."""
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
-from ressmooth.train import Epoch
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe-Ito: safe for colour-blind eyes
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One row of a run's curve; accuracies in %."""
+
+    epoch: int  # counted from 1
+    train_loss: float
+    train_acc: float
+    val_loss: float | None  # None where the evaluation schedule skips the epoch
+    val_acc: float | None
+    lr: float
+    scale: float  # s, averaged over the epoch's iterations; 0 without smoothing
+    diffusivity: float  # kappa, averaged over iterations, samples and classes
+    seconds: float
 
 
 def write_csv(path: Path, curve: Sequence[Epoch]) -> None:
@@ -20,8 +34,11 @@ def write_csv(path: Path, curve: Sequence[Epoch]) -> None:
         writer.writerows(asdict(epoch) for epoch in curve)
 
 
-def draw(curve: Sequence[Epoch], title: str) -> Figure:
+def draw(curve: Sequence[Epoch], title: str) -> "Figure":
     """Accuracy, loss and the annealed scale by epoch, one below the other."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=(7, 7.5), layout="constrained")
     accuracy, loss, scale = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.4))
     epochs = [e.epoch for e in curve]

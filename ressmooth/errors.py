@@ -3,9 +3,16 @@
     RessmoothError
     ├── ConfigError        a setting is unknown or out of range          exit 2
     ├── DataError          a data set is missing or unreadable           exit 2
+    ├── StudyBusy          another launcher runs the study               exit 3
+    ├── StoreUnreachable   the database is missing or does not answer    exit 4
+    ├── TrackingError      MLflow does not answer or refuses              exit 4
+    ├── SchemaError        the database's tables are older or newer      exit 5
+    ├── StoreCorrupt       the database file is damaged or none          exit 5
     ├── CheckpointError    a checkpoint is damaged or of another run     exit 5
     ├── StorageError       the disk is full or refuses to write          exit 6
-    └── Diverged           the loss became nan or inf                    exit 7
+    ├── Diverged           the loss became nan or inf                    exit 7
+    ├── StaleAttempt       the run was given to another worker           exit 9
+    └── RunFinished        a finished run cannot be claimed again        exit 1
 
 A bad argument to a library function is a plain ValueError.
 """
@@ -31,6 +38,26 @@ class DataError(RessmoothError):
     exit_code = 2
 
 
+class StudyBusy(RessmoothError):
+    exit_code = 3
+
+
+class StoreUnreachable(RessmoothError):
+    exit_code = 4
+
+
+class TrackingError(RessmoothError):
+    exit_code = 4
+
+
+class SchemaError(RessmoothError):
+    exit_code = 5
+
+
+class StoreCorrupt(RessmoothError):
+    exit_code = 5
+
+
 class CheckpointError(RessmoothError):
     exit_code = 5
 
@@ -41,6 +68,14 @@ class StorageError(RessmoothError):
 
 class Diverged(RessmoothError):
     exit_code = 7
+
+
+class StaleAttempt(RessmoothError):
+    exit_code = 9
+
+
+class RunFinished(RessmoothError):
+    pass
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

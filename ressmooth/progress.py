@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from ressmooth.train import Epoch
+    from ressmooth.curves import Epoch
 
 
 class EpochBar:

@@ -7,8 +7,9 @@ from typing import Any
 
 from ressmooth import checkpoint, curves
 from ressmooth.config import RunConfig, parse
+from ressmooth.curves import Epoch
 from ressmooth.errors import ConfigError
-from ressmooth.train import Epoch, Result, differences, train
+from ressmooth.train import Result, differences, train
 
 CONFIG, CHECKPOINT = "config.json", "checkpoint.pt"
 

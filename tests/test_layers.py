@@ -8,22 +8,39 @@ import pytest
 import ressmooth
 
 PACKAGE = Path(ressmooth.__file__).parent
-LAYERS = [
-    {"cli"},
-    {"bench"},
-    {"solo", "timing", "progress"},
-    {"curves"},
-    {"train"},
-    {"methods"},
-    {"smoothing", "models", "data", "checkpoint"},
-    {"config"},
-    {"errors", "__init__"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+LAYERS = """
+    cli study
+    bench
+    engines
+    doctor plan tracking
+    view report export rerun
+    dispatch compare
+    search run solo
+    curves progress
+    train
+    store
+    spec placement methods shell
+    smoothing models data checkpoint
+    config
+    mistakes
+    errors __init__
+"""
+LEVEL = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}
+ROOMS = {  # a third party stays in its room
+    "sqlalchemy": {"store", "bench"},
+    "alembic": {"store"},
+    "mlflow": {"tracking", "bench"},
+    "optuna": {"search", "tracking", "bench"},
+    "ray": {"engines"},
+}
+
+
+def module(path):
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def imports(path):
-    """Modules of ours that a file imports, apart from those only needed for type annotations."""
+    """Modules that a file imports, apart from those only needed for type annotations."""
     tree = ast.parse(path.read_text())
     annotations = {
         id(node)
@@ -34,12 +51,32 @@ def imports(path):
     for node in ast.walk(tree):
         if id(node) in annotations:
             continue
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ressmooth"):
-            inner = node.module.removeprefix("ressmooth").removeprefix(".")
-            yield from [inner] if inner else [a.name for a in node.names if a.name in LEVEL]
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_downwards(path):
-    upward = [name for name in imports(path) if LEVEL[name] <= LEVEL[path.stem]]
+    ours = [name.split(".")[1] for name in imports(path) if name.startswith("ressmooth.")]
+    ours = [name if name in LEVEL else "__init__" for name in ours]
+    upward = [name for name in ours if LEVEL[name] <= LEVEL[module(path)] and name != module(path)]
     assert upward == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_third_parties_stay_in_their_rooms(path):
+    outside = [
+        name
+        for name in imports(path)
+        if (room := ROOMS.get(name.split(".")[0])) is not None and module(path) not in room
+    ]
+    assert outside == []
+
+
+def test_files_are_short():
+    assert [str(path) for path in FILES if len(path.read_text().splitlines()) > 320] == []

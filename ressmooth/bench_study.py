@@ -1,0 +1,197 @@
+"""What a study costs beside its training: `ressmooth bench --study`."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import optuna
+from sqlalchemy import create_engine, text
+
+from ressmooth.compare import arms
+from ressmooth.dispatch import Dispatcher
+from ressmooth.spec import StudySpec
+from ressmooth.store import Store, open_store
+from ressmooth.timing import Bench, Row
+
+FACTS = {"host": "bench", "device": "cpu", "threads": 1, "versions": {}, "git_commit": None}
+METRICS = ("train_loss", "train_acc", "val_loss", "val_acc", "lr", "scale", "diffusivity")
+SPACE = {
+    "b": {"low": 0.05, "high": 2.0, "log": True},
+    "weight_decay": {"low": 1e-5, "high": 1e-2, "log": True},
+    "mu": {"low": 0.5, "high": 1.0},
+    "alpha": {"low": 0.1, "high": 4.0, "log": True},
+}
+
+
+def measure(*, quick: bool) -> list[Row]:
+    bench = Bench(quick, "cpu")
+    with tempfile.TemporaryDirectory() as directory:  # the same disk for both sides
+        overhead(bench, Path(directory))
+        storing(bench, Path(directory))
+        comparing(bench, Path(directory))
+    starting(bench)
+    return bench.rows
+
+
+def _spec(name: str, trials: int) -> StudySpec:
+    arm: dict[str, Any] = {"fixed": {}, "grid": {}, "space": SPACE}
+    return StudySpec.from_dict(
+        {
+            "name": name,
+            "description": "",
+            "seeds": 1,
+            "settings": {"epochs": 1},
+            "search": {"sampler": "random", "trials": trials},
+            "grid": {},
+            "arms": {"smooth": arm},
+            "resources": {},
+        }
+    )
+
+
+def _epoch(number: int) -> dict[str, Any]:
+    return {"epoch": number, "seconds": 1.0, **dict.fromkeys(METRICS, 0.5)}
+
+
+def overhead(bench: Bench, directory: Path) -> None:
+    """A run that trains nothing: asked, recorded with one epoch, told."""
+    store = open_store(f"sqlite:///{directory}/overhead.db")
+    spec = _spec("overhead", 100_000)
+    dispatcher = Dispatcher(store, store.open_study(spec, ""), spec)
+
+    def ours() -> None:
+        run = dispatcher.next()
+        assert run is not None
+        attempt = store.claim(run.id, FACTS)
+        store.record_epoch(attempt, _epoch(1), None)
+        store.finish_run(attempt, "complete", max_acc=90.0, mean_acc=90.0)
+        dispatcher.ended(run.id)
+
+    study = optuna.create_study(
+        storage=f"sqlite:///{directory}/optuna.db", sampler=optuna.samplers.RandomSampler(0)
+    )
+
+    def bare() -> None:
+        trial = study.ask()
+        for name, space in SPACE.items():
+            trial.suggest_float(name, space["low"], space["high"], log="log" in space)
+        trial.report(0.5, 1)
+        study.tell(trial, 0.5)
+
+    bench.compare(
+        "G6", "a run that trains nothing: ours / bare Optuna on SQLite", ours, bare, must=1
+    )
+    store.close()
+
+
+def storing(bench: Bench, directory: Path) -> None:
+    """A curve of many epochs and seven figures: each epoch its own durable transaction."""
+    from ressmooth.mirror import Mirror
+
+    epochs = 20 if bench.quick else 200
+    store = open_store(f"sqlite:///{directory}/storing.db")
+    spec = _spec("storing", 100_000)
+    dispatcher = Dispatcher(store, store.open_study(spec, ""), spec)
+
+    def ours() -> None:
+        run = dispatcher.next()
+        assert run is not None
+        attempt = store.claim(run.id, FACTS)
+        for number in range(1, epochs + 1):
+            store.record_epoch(attempt, _epoch(number), None)
+
+    client = Mirror(f"sqlite:///{directory}/mlflow.db", directory).client
+    experiment = client.create_experiment("bench", artifact_location=f"file://{directory}/a")
+
+    def one_by_one() -> None:
+        run_id = client.create_run(experiment).info.run_id
+        for step in range(epochs):
+            for metric in METRICS:
+                client.log_metric(run_id, metric, 0.5, step=step)
+
+    def batched() -> None:
+        from mlflow.entities import Metric
+
+        run_id = client.create_run(experiment).info.run_id
+        for step in range(epochs):
+            client.log_batch(run_id, [Metric(metric, 0.5, step, step) for metric in METRICS])
+
+    what = f"a curve of {epochs} epochs: MLflow"
+    compare = partial(bench.compare, "G8", at_most=False)
+    compare(f"{what} log_metric / ours", one_by_one, ours, must=100)
+    compare(f"{what} log_batch per epoch / ours", batched, ours, must=5)
+    store.close()
+
+
+def comparing(bench: Bench, directory: Path) -> None:
+    """The selected configurations, by the summary on the run rows or by scanning epochs."""
+    runs, epochs = (100, 1000) if bench.quick else (1000, 1000)
+    store, study_id = filled_store(f"sqlite:///{directory}/comparing.db", runs, epochs)
+    engine = create_engine(store.url)
+
+    def scan() -> list[Any]:
+        with engine.connect() as connection:
+            sql = "SELECT run_id, max(val_acc) FROM epoch GROUP BY run_id"
+            return list(connection.execute(text(sql)))
+
+    def ours() -> list[Any]:
+        return arms(store.winners(study_id))
+
+    best = max(row[1] for row in scan())
+    assert max(max(arm.max_acc) for arm in ours()) == best
+    bench.compare(
+        "G11",
+        f"comparing over {runs * epochs:,} epochs: full scan / ours",
+        scan,
+        ours,
+        must=100,
+        at_most=False,
+    )
+    engine.dispose()
+    store.close()
+
+
+def filled_store(url: str, runs: int, epochs: int) -> tuple[Store, int]:
+    """A store with many finished runs; their epochs are written past the Store, in bulk."""
+    store = open_store(url)
+    spec = _spec("filled", runs)
+    dispatcher = Dispatcher(store, store.open_study(spec, ""), spec)
+    engine = create_engine(url)
+    columns = ("run_id", "epoch", *METRICS, "seconds", "recorded_at")
+    names, values = ", ".join(columns), ", ".join(f":{column}" for column in columns)
+    insert = text(f"INSERT INTO epoch ({names}) VALUES ({values})")
+    for number in count():
+        run = dispatcher.next()
+        if run is None:
+            break
+        accuracy = 80 + number / runs
+        row = {"run_id": run.id, "seconds": 1.0, "recorded_at": "2026-01-01 00:00:00.000000"}
+        row |= {**dict.fromkeys(METRICS, 0.5), "val_acc": accuracy}
+        with engine.begin() as connection:
+            connection.execute(insert, [{**row, "epoch": e} for e in range(1, epochs + 1)])
+        attempt = store.claim(run.id, FACTS)
+        store.finish_run(attempt, "complete", max_acc=accuracy, mean_acc=accuracy)
+        dispatcher.ended(run.id)
+    engine.dispose()
+    return store, dispatcher.study_id
+
+
+def starting(bench: Bench) -> None:
+    def python(*arguments: str) -> Callable[[], object]:
+        command = [sys.executable, *arguments]
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+        return lambda: subprocess.run(command, stdout=subprocess.DEVNULL, env=environment)
+
+    bench.compare(
+        "G10",
+        "python -m ressmooth.study --help / python -c pass",
+        python("-m", "ressmooth.study", "--help"),
+        python("-c", "pass"),
+        must=4,
+    )

@@ -1,0 +1,169 @@
+"""Which run is next, and what follows from a run's end: the part both engines share.
+
+Trials come from the proposer and become rows before anything is trained, so that a launcher that
+dies leaves nothing behind that the next one does not find.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from ressmooth.config import parse
+from ressmooth.search import Past, Proposal, Proposer
+from ressmooth.spec import StudySpec
+from ressmooth.store import RunRow, Store, TrialRow
+
+TERMINAL = {"complete", "pruned", "failed"}
+
+
+@dataclass
+class Progress:
+    """What is done of what is known to come, in epochs and runs."""
+
+    runs_done: int
+    runs_known: int
+    epochs_done: int
+    epochs_known: int
+
+
+class Dispatcher:
+    def __init__(self, store: Store, study_id: int, spec: StudySpec) -> None:
+        self.store, self.study_id, self.spec = store, study_id, spec
+        self.trials = {trial.id: trial for trial in store.trials(study_id)}
+        self.proposer = Proposer(spec, [self._past(trial) for trial in self.trials.values()])
+        self.waiting: deque[RunRow] = deque()
+        self.out_of_time = False
+        for trial in list(self.trials.values()):
+            self._take_up(trial)
+
+    def peek(self) -> RunRow | None:
+        """The run that is next; None if there is none until another ends, or for good."""
+        while not self.waiting and not self.out_of_time:
+            proposal = self.proposer.ask()
+            if proposal is None:
+                break
+            self._add(proposal)
+        return self.waiting[0] if self.waiting else None
+
+    def next(self) -> RunRow | None:
+        """The same, taken off the queue."""
+        run = self.peek()
+        if run is not None:
+            self.waiting.popleft()
+        return run
+
+    def give_back(self, run_id: int) -> None:
+        """A run whose worker was lost goes first when a worker is free."""
+        self.waiting.appendleft(self.store.run(run_id))
+
+    def should_prune(self, run: RunRow, epoch: int, accuracy: float) -> bool:
+        """Pruning looks at a trial's first seed; the others are trained once that has passed."""
+        if self.spec.search.pruner == "none" or run.seed != 0:
+            return False
+        trial = self.trials[run.trial_id]
+        return self.proposer.should_prune(trial.branch, trial.number_in_branch, epoch, accuracy)
+
+    def ended(self, run_id: int) -> None:
+        """A run reached a terminal state: add its trial's other seeds, or judge the trial."""
+        trial = self._reload(self.store.run(run_id).trial_id)
+        if any(run.state not in TERMINAL for run in trial.runs):
+            return
+        passed = all(run.state == "complete" for run in trial.runs)
+        if passed and len(trial.runs) < self.spec.seeds:
+            self._add_seeds(trial)
+            return
+        state, value = judge(trial, self.spec.search.objective)
+        self.store.finish_trial(trial.id, state, value)
+        self._reload(trial.id)
+        self.proposer.tell(trial.branch, trial.number_in_branch, state, value)
+
+    def progress(self) -> Progress:
+        runs = [run for trial in self.trials.values() for run in trial.runs]
+        known = max(len(runs), self._planned_runs())
+        per_run = fmean(run.config["epochs"] for run in runs) if runs else 0
+        done = [run for run in runs if run.state in TERMINAL]
+        epochs = sum(run.config["epochs"] for run in runs)
+        return Progress(
+            len(done),
+            known,
+            sum(run.config["epochs"] for run in done),
+            round(epochs + per_run * (known - len(runs))),
+        )
+
+    def _planned_runs(self) -> int:
+        trials = self.spec.search.trials
+        counts = [(trials or 0) if branch.space else 1 for branch in self.spec.branches]
+        return sum(counts) * self.spec.seeds
+
+    def _add(self, proposal: Proposal) -> None:
+        prunes = self.spec.search.pruner != "none" and proposal.branch.space
+        seeds = range(1 if prunes else self.spec.seeds)
+        trial = self.store.add_trial(
+            self.study_id,
+            arm=proposal.branch.arm,
+            branch=proposal.branch.key,
+            number_in_branch=proposal.number,
+            params=proposal.params,
+            configs=[run_config(self.spec, proposal, seed) for seed in seeds],
+            sampler_state=proposal.sampler_state,
+        )
+        self._take_up(trial)
+
+    def _add_seeds(self, trial: TrialRow) -> None:
+        first = trial.runs[0].config
+        seeds = range(len(trial.runs), self.spec.seeds)
+        self.store.add_runs(trial.id, [{**first, "seed": seed} for seed in seeds])
+        self._take_up(self._reload(trial.id))
+
+    def _take_up(self, trial: TrialRow) -> None:
+        """Queue what a trial still needs; after a restart that may be seeds or its judgement."""
+        self.trials[trial.id] = trial
+        unfinished = [run for run in trial.runs if run.state not in TERMINAL]
+        if unfinished:
+            queued = {run.id for run in self.waiting}
+            self.waiting.extend(run for run in unfinished if run.id not in queued)
+        elif trial.state not in TERMINAL:
+            self.ended(trial.runs[-1].id)
+        elif trial.state == "complete" and len(trial.runs) < self.spec.seeds:
+            self._add_seeds(trial)
+
+    def _reload(self, trial_id: int) -> TrialRow:
+        trial = self.store.trial(trial_id)
+        self.trials[trial_id] = trial
+        return trial
+
+    def _past(self, trial: TrialRow) -> Past:
+        reports: dict[int, float] = {}
+        if self.spec.search.pruner != "none":
+            best = 0.0
+            for epoch in self.store.curve(trial.runs[0].id):
+                best = max(best, epoch.val_acc or 0.0)
+                reports[epoch.epoch] = best
+        return Past(
+            trial.branch,
+            trial.number_in_branch,
+            trial.params,
+            trial.sampler_state,
+            trial.state,
+            trial.value,
+            reports,
+        )
+
+
+def run_config(spec: StudySpec, proposal: Proposal, seed: int) -> dict[str, Any]:
+    """The whole configuration of a run, as it is stored."""
+    threads = {"threads": max(1, int(spec.resources.cpus_per_run))}
+    values = {**threads, **proposal.branch.values, **proposal.params, "seed": seed}
+    return parse(values).model_dump()
+
+
+def judge(trial: TrialRow, objective: str) -> tuple[str, float | None]:
+    """A trial's state and value: the mean over its seeds, if all of them completed."""
+    states = {run.state for run in trial.runs}
+    if "failed" in states:
+        return "failed", None
+    if "pruned" in states:
+        return "pruned", None
+    values = [run.max_acc if objective == "max" else run.mean_acc for run in trial.runs]
+    return "complete", fmean(value for value in values if value is not None)

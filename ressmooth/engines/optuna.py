@@ -1,0 +1,184 @@
+"""Studies on one machine: worker processes that load torch once and execute run after run.
+
+A worker reports every recorded epoch and waits for the launcher's word, so pruning and stopping
+happen at epoch ends. Workers die with their launcher; a worker that dies is replaced, and its run
+goes on from its last checkpoint.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from ressmooth.dispatch import Dispatcher
+from ressmooth.errors import RessmoothError
+from ressmooth.placement import Slot
+from ressmooth.store import RunRow, Store
+from ressmooth.view import View
+
+GRACE = 10.0  # seconds that workers get to end their epoch when the study is stopped
+TICK = 0.5
+
+
+class Worker:
+    """A process in a slot; it holds at most one run."""
+
+    def __init__(self, slot: Slot, url: str, home: Path) -> None:
+        self.slot = slot
+        self.run: RunRow | None = None
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["ressmooth.run"])  # torch is loaded once for all workers
+        self.connection, theirs = context.Pipe()
+        self.process: ForkServerProcess = context.Process(
+            target=work, args=(theirs, slot.gpus, url, home), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def start(self, run: RunRow) -> None:
+        self.run = run
+        self.connection.send(run.id)
+
+    def end(self) -> str:
+        """Wait for the process to be gone; how it ended."""
+        self.process.join()
+        code = self.process.exitcode or 0
+        if code >= 0:
+            return f"worker ended with exit code {code}"
+        memory = ", possibly out of memory" if code == -signal.SIGKILL else ""
+        return f"worker killed by signal {-code}{memory}"
+
+
+def work(connection: Connection, gpus: tuple[str, ...], url: str, home: Path) -> None:
+    """The life of a worker: execute the runs that come over the connection."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to answer
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    from ressmooth.run import execute
+
+    store = Store(url)
+
+    def hear(epoch: Any, best: float) -> Any:
+        try:
+            connection.send(("epoch", epoch, best))
+            return connection.recv()
+        except (EOFError, OSError):
+            raise SystemExit from None  # the launcher is gone: the run is not to blame
+
+    try:
+        while True:
+            run_id = connection.recv()
+            try:
+                connection.send(("ended", execute(store, run_id, home, hear)))
+            except RessmoothError as error:
+                connection.send(("error", error))
+    except (EOFError, OSError):
+        pass  # the launcher is gone
+
+
+def _die_with_parent() -> None:
+    """Linux kills us when our parent, the fork server, goes, and that goes with the launcher."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+
+
+class Engine:
+    """Runs a study's dispatcher on a set of slots until nothing is left, or until stopped."""
+
+    def __init__(self, dispatcher: Dispatcher, slots: list[Slot], home: Path, view: View) -> None:
+        self.dispatcher, self.home, self.view = dispatcher, home, view
+        self.store, self.retries = dispatcher.store, dispatcher.spec.resources.retries
+        self.workers = [Worker(slot, self.store.url, home) for slot in slots]
+        self.stopping_since: float | None = None
+
+    def run(self, tick: Callable[[], None]) -> None:
+        """`tick` is called about twice a second: heartbeat, time budget."""
+        try:
+            while self._busy_or_more():
+                ready = wait([w.connection for w in self.workers], timeout=TICK)
+                for worker in list(self.workers):
+                    if worker.connection in ready:
+                        self._listen(worker)
+                tick()
+                if self._grace_is_over():
+                    break
+        finally:
+            self._shut_down()
+
+    def stop(self) -> None:
+        """End every run at its next epoch; a second call does not wait for that."""
+        again = self.stopping_since is not None
+        self.stopping_since = -GRACE if again else time.monotonic()
+
+    def _busy_or_more(self) -> bool:
+        if self.stopping_since is None:
+            for worker in self.workers:
+                if worker.run is None and (run := self.dispatcher.next()) is not None:
+                    worker.start(run)
+                    self.view.started(worker.slot.number, run, self._arm(run))
+        return any(worker.run for worker in self.workers)
+
+    def _grace_is_over(self) -> bool:
+        since = self.stopping_since
+        return since is not None and time.monotonic() - since > GRACE
+
+    def _listen(self, worker: Worker) -> None:
+        try:
+            kind, *content = worker.connection.recv()
+        except (EOFError, OSError):
+            self._replace(worker)
+            return
+        run = worker.run
+        assert run is not None
+        if kind == "epoch":
+            epoch, best = content
+            self.view.epoch(worker.slot.number, run, epoch, best)
+            worker.connection.send(self._verdict(run, epoch.epoch, best))
+        elif kind == "ended":
+            worker.run = None
+            if content[0] != "waiting":
+                self.dispatcher.ended(run.id)
+            self.view.ended(worker.slot.number, self.store.run(run.id), self._arm(run))
+        else:
+            raise content[0]
+
+    def _verdict(self, run: RunRow, epoch: int, best: float) -> str:
+        if self.stopping_since is not None:
+            return "stop"
+        return "prune" if self.dispatcher.should_prune(run, epoch, best) else "go on"
+
+    def _replace(self, worker: Worker) -> None:
+        """The process died: its run is tried again, at most `retries` times."""
+        reason = worker.end()
+        worker.connection.close()
+        self.workers[self.workers.index(worker)] = Worker(worker.slot, self.store.url, self.home)
+        if (run := worker.run) is None:
+            return
+        failures = self.store.fail_worker(run.id, reason)
+        if failures > self.retries:
+            self.store.give_up(run.id, f"{reason}; gave up after {self.retries} retries")
+            self.dispatcher.ended(run.id)
+        else:
+            self.dispatcher.give_back(run.id)
+            done = self.store.run(run.id).last_epoch
+            reason += f", retry {failures}/{self.retries} from epoch {done}"
+        self.view.lost(worker.slot.number, run, reason)
+
+    def _arm(self, run: RunRow) -> str:
+        return self.dispatcher.trials[run.trial_id].arm
+
+    def _shut_down(self) -> None:
+        for worker in self.workers:
+            worker.connection.close()  # an idle worker ends by itself
+            if worker.run is not None:
+                worker.process.kill()
+            worker.process.join(timeout=5)
+            if worker.run is not None:
+                self.store.release_run(worker.run.id)

@@ -1,0 +1,20 @@
+"""Settings and times in a few characters."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def settings(params: Mapping[str, Any]) -> str:
+    """Parameters in a few characters: b=0.3 weight_decay=0.001"""
+    return " ".join(
+        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in params.items()
+    )
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,82 @@
+"""What a study would do, told before it does it: `--dry-run`."""
+
+from pathlib import Path
+from statistics import fmean
+
+from rich.table import Table
+
+from ressmooth.config import RunConfig
+from ressmooth.errors import RessmoothError
+from ressmooth.phrases import duration
+from ressmooth.placement import Slot
+from ressmooth.report import render
+from ressmooth.spec import Branch, Choices, StudySpec
+from ressmooth.store import Store, default_url
+
+
+def describe(spec: StudySpec, slots: list[Slot], home: Path) -> str:
+    """Arms, trials, runs, epochs, how they pack, and how long that may take."""
+    table = Table(title=f"{spec.name}: {spec.search.sampler} search, nothing created")
+    for column in ("arm", "configurations", "trials", "runs", "epochs"):
+        table.add_column(column)
+    rows = [_row(spec, arm) for arm in spec.arms]
+    for arm, what, trials, runs, epochs in rows:
+        table.add_row(arm, what, str(trials), str(runs), str(epochs))
+    runs, epochs = sum(row[3] for row in rows), sum(row[4] for row in rows)
+    table.add_row("all", "", str(sum(row[2] for row in rows)), str(runs), str(epochs), style="bold")
+    rounds = -(-runs // len(slots)) if runs else 0
+    return (
+        f"{render(table)}{_packing(slots)}: {runs} runs in about {rounds} rounds.\n"
+        f"{_estimate(spec, len(slots), home)}"
+    )
+
+
+def _row(spec: StudySpec, arm: str) -> tuple[str, str, int, int, int]:
+    branches = [branch for branch in spec.branches if branch.arm == arm]
+    searched = sorted({name for branch in branches for name in branch.space})
+    trials = sum((spec.search.trials or 0) if branch.space else 1 for branch in branches)
+    what = f"{len(branches)} fixed" if not searched else f"search {', '.join(searched)}"
+    if searched and len(branches) > 1:
+        what += f" in {len(branches)} cells"
+    epochs = round(fmean(example(branch).epochs for branch in branches))
+    return arm, what, trials, trials * spec.seeds, trials * spec.seeds * epochs
+
+
+def example(branch: Branch) -> RunConfig:
+    """A configuration of the branch: the low end of each range."""
+    sampled = {
+        name: space.choices[0] if isinstance(space, Choices) else space.low
+        for name, space in branch.space.items()
+    }
+    return RunConfig.model_validate({**branch.values, **sampled})
+
+
+def _packing(slots: list[Slot]) -> str:
+    gpus = sorted({gpu for slot in slots for gpu in slot.gpus})
+    where = f"on {len(gpus)} GPUs" if gpus else "on this machine's CPU"
+    return f"{len(slots)} workers {where}"
+
+
+def _estimate(spec: StudySpec, workers: int, home: Path) -> str:
+    """Time from recorded epochs of like runs; opening a store must not create one."""
+    budget = f"Stops after {spec.search.hours:g} h. " if spec.search.hours else ""
+    url = default_url(home)
+    unknown = f"{budget}No like run is recorded yet, so the time is not known."
+    if url == f"sqlite:///{home / 'results.db'}" and not (home / "results.db").exists():
+        return unknown
+    try:
+        store = Store(url)
+    except RessmoothError:
+        return unknown
+    total = 0.0
+    for branch in spec.branches:
+        config = example(branch).model_dump()
+        config["threads"] = config["threads"] or max(1, int(spec.resources.cpus_per_run))
+        seconds = store.seconds_per_epoch(config)
+        if seconds is None:
+            store.close()
+            return unknown
+        trials = (spec.search.trials or 0) if branch.space else 1
+        total += seconds * config["epochs"] * trials * spec.seeds
+    store.close()
+    return f"{budget}About {duration(total / workers)}, from recorded epochs of like runs."

@@ -1,0 +1,45 @@
+"""Train a recorded run again from its stored configuration, and compare bit for bit."""
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from ressmooth import checkpoint
+from ressmooth.config import parse
+from ressmooth.errors import ConfigError
+from ressmooth.store import Store
+from ressmooth.train import Trainer
+
+UNTIMED = ("seconds", "recorded_at", "checkpoint_sha256")  # differ between any two trainings
+
+
+def rerun(store: Store, run_id: int, home: Path) -> list[str]:
+    """What came out otherwise; nothing if the result is identical."""
+    run = store.run(run_id)
+    if run.state != "complete":
+        raise ConfigError(f"run {run_id} is {run.state}; only a complete run can be compared")
+    trainer = Trainer(parse(run.config), home / "data")
+    while trainer.train_epoch() is not None:
+        pass
+    differing = []
+    stored = [asdict(epoch) for epoch in store.curve(run_id)]
+    for before, after in zip(stored, map(asdict, trainer.curve), strict=False):
+        differing += [
+            f"epoch {before['epoch']}: {key} was {before[key]}, is {after.get(key)}"
+            for key in before
+            if key not in UNTIMED and before[key] != after.get(key)
+        ]
+    if len(stored) != len(trainer.curve):
+        differing.append(f"{len(stored)} epochs before, {len(trainer.curve)} now")
+    if weights_sha256(trainer) != run.weights_sha256:
+        differing.append("the best weights")
+    return differing
+
+
+def weights_sha256(trainer: Trainer) -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "weights.safetensors"
+        save_file({k: v.contiguous() for k, v in trainer.best_weights.items()}, path)
+        return checkpoint.sha256(path)

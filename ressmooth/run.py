@@ -1,0 +1,176 @@
+"""Execute one run: train, keep a checkpoint and a row per epoch, end in exactly one state.
+
+This is the only place where an exception becomes a state. The checkpoint is on the disk before its
+epoch is in the Store, so what the Store knows of can always be gone on with.
+"""
+
+import os
+import platform
+import subprocess
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+
+from ressmooth import checkpoint
+from ressmooth.config import RunConfig, parse
+from ressmooth.curves import Epoch
+from ressmooth.errors import (
+    CheckpointError,
+    RessmoothError,
+    StaleAttempt,
+    StorageError,
+    StoreUnreachable,
+)
+from ressmooth.store import Attempt, Store
+from ressmooth.train import Result, Trainer
+
+Verdict = Literal["go on", "prune", "stop"]
+Hear = Callable[[Epoch, float], Verdict]  # (epoch, best accuracy so far)
+WEIGHTS = "best.safetensors"
+
+
+def execute(store: Store, run_id: int, home: Path, hear: Hear) -> str:
+    """Train `run_id` to its end or until `hear` says otherwise; its state afterwards."""
+    row = store.run(run_id)
+    config = parse(row.config)
+    directory = home / "runs" / row.uid
+    directory.mkdir(parents=True, exist_ok=True)
+    attempt = store.claim(run_id, facts(config))
+    try:
+        trainer = Trainer(config, home / "data")
+        _resume(trainer, store, run_id, directory)
+        verdict = _train(trainer, store, attempt, directory, hear)
+        if verdict == "stop":
+            store.release_run(run_id)
+            return "waiting"
+        if verdict == "prune":
+            best = _best(trainer.curve)
+            store.finish_run(attempt, "pruned", max_acc=best, seconds=_seconds(trainer))
+            _clear(directory)
+            return "pruned"
+        return _finish(store, attempt, trainer.result(), trainer, directory)
+    except (StaleAttempt, StoreUnreachable, StorageError):
+        raise  # not the run's fault: it stays to be gone on with
+    except Exception as error:
+        store.finish_run(attempt, "failed", error=_reason(error))
+        return "failed"
+
+
+def _train(
+    trainer: Trainer, store: Store, attempt: Attempt, directory: Path, hear: Hear
+) -> Verdict:
+    """Epoch after epoch; the word that ended it, or "go on" at the end of the run."""
+    # the launcher may have died before it judged the last epoch, so a resumed run asks again
+    epoch = trainer.curve[-1] if trainer.curve else trainer.train_epoch()
+    while epoch is not None:
+        if epoch.epoch > attempt.last_epoch:
+            _record(store, attempt, trainer, epoch, directory)
+        verdict = hear(epoch, _best(trainer.curve))
+        if verdict != "go on":
+            return verdict
+        epoch = trainer.train_epoch()
+    return "go on"
+
+
+def _best(curve: Sequence[Epoch]) -> float:
+    return max((epoch.val_acc for epoch in curve if epoch.val_acc is not None), default=0.0)
+
+
+def _resume(trainer: Trainer, store: Store, run_id: int, directory: Path) -> None:
+    """Go back to the newest checkpoint that is whole; without one, start anew."""
+    for epoch, sha256 in store.checkpoints(run_id):
+        path = _checkpoint(directory, epoch)
+        try:
+            trainer.restore(checkpoint.load(path, sha256))
+            return
+        except CheckpointError:
+            if path.exists():
+                os.replace(path, path.with_suffix(".corrupt"))
+
+
+def _record(
+    store: Store, attempt: Attempt, trainer: Trainer, epoch: Epoch, directory: Path
+) -> None:
+    sha256 = checkpoint.save(_checkpoint(directory, epoch.epoch), trainer.state())
+    store.record_epoch(attempt, asdict(epoch), sha256)
+    # two are kept: if the newest turns out damaged, one epoch is lost
+    _checkpoint(directory, epoch.epoch - 2).unlink(missing_ok=True)
+
+
+def _finish(
+    store: Store, attempt: Attempt, result: Result, trainer: Trainer, directory: Path
+) -> str:
+    if result.diverged_at is not None:
+        store.finish_run(attempt, "failed", error=result.outcome, seconds=_seconds(trainer))
+        return "failed"
+    weights = {name: tensor.contiguous() for name, tensor in trainer.best_weights.items()}
+    save_file(weights, directory / WEIGHTS)
+    store.finish_run(
+        attempt,
+        "complete",
+        max_acc=result.max_acc,
+        mean_acc=result.mean_acc,
+        test_acc=result.test_acc,
+        weights_sha256=checkpoint.sha256(directory / WEIGHTS),
+        seconds=_seconds(trainer),
+    )
+    _clear(directory)
+    return "complete"
+
+
+def _checkpoint(directory: Path, epoch: int) -> Path:
+    return directory / f"epoch-{epoch:06d}.pt"
+
+
+def _clear(directory: Path) -> None:
+    """A run that ended needs no checkpoints."""
+    for path in directory.glob("epoch-*"):
+        path.unlink(missing_ok=True)
+
+
+def _seconds(trainer: Trainer) -> float:
+    return sum(epoch.seconds for epoch in trainer.curve)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return "out of memory"
+    if isinstance(error, RessmoothError):
+        return str(error)
+    return "".join(traceback.format_exception(error, limit=-4))
+
+
+def facts(config: RunConfig) -> dict[str, Any]:
+    """Where and with what a run is trained."""
+    cuda = config.device != "cpu" and torch.cuda.is_available()
+    return {
+        "host": platform.node(),
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "threads": config.threads or torch.get_num_threads(),
+        "versions": _versions(),
+        "git_commit": _git_commit(),
+    }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    packages = ("ressmooth", "torch", "torchvision", "numpy", "optuna")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+@cache
+def _git_commit() -> str | None:
+    """Of the checkout that this package runs from, with a + if it has local changes."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40"]
+    try:
+        done = subprocess.run([*command, "--dirty=+"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,302 @@
+"""The study: what is compared, on what, and how it is searched. Free of torch.
+
+Everything that can be wrong in a study file is found while loading: one line per mistake, and
+nothing is created.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from ressmooth import config
+from ressmooth.errors import ConfigError
+from ressmooth.mistakes import Mistakes, Tree, shorten
+from ressmooth.space import Arm, Choices, Range, SettingReader, Table
+from ressmooth.studyfile import bundled, find, override, parse, read
+
+__all__ = [
+    "Arm",
+    "Branch",
+    "Choices",
+    "Range",
+    "Resources",
+    "Search",
+    "StudySpec",
+    "bundled",
+    "differences",
+    "find",
+    "load",
+]
+
+MAX_RUNS = 100_000  # of a study
+NAME = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9._-]{0,63}")
+NAME_RULE = "a name has 1 to 64 of a-z 0-9 . _ - and no '..', and begins with a letter or digit"
+TABLES = ("search", "grid", "arms", "resources")
+FIXED_SEARCH = ("sampler", "pruner", "objective", "seed")  # what relaunching may not change
+
+
+class Search(Table):
+    sampler: Literal["grid", "random", "tpe", "cmaes"] = "grid"
+    pruner: Literal["none", "median", "asha"] = "none"
+    trials: int | None = Field(None, ge=1, le=100_000)  # per branch, over all launches
+    hours: float | None = Field(None, gt=0, le=10_000)  # over all launches
+    objective: Literal["max", "mean"] = "max"  # accuracy: best epoch, or mean of the last tenth
+    seed: int = Field(0, ge=0, lt=2**31)  # of the sampler
+
+
+class Resources(Table):
+    workers: int | None = Field(None, ge=1, le=1024)  # None: as many as fit
+    gpus_per_run: float = Field(0.0, ge=0, le=1024)
+    cpus_per_run: float = Field(1.0, gt=0, le=1024)
+    retries: int = Field(3, ge=0, le=100)  # worker deaths per run
+
+    @field_validator("gpus_per_run", "cpus_per_run")
+    @classmethod
+    def _share(cls, value: float) -> float:
+        if value > 1 and not value.is_integer():
+            raise ValueError("input should be a part of one device, or a whole number of them")
+        return value
+
+
+class Head(Table):
+    """What a file says of the study as a whole."""
+
+    name: str
+    description: str = Field("", max_length=10_000, pattern=r"^[^\x00]*$")  # SQL stores no NUL
+    seeds: int = Field(1, ge=1, le=10_000)
+
+    @field_validator("name")
+    @classmethod
+    def _named(cls, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ValueError(NAME_RULE)
+        return name
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One cell of an arm's grids: what its trials share, and the space they are sampled from."""
+
+    arm: str
+    values: dict[str, Any]  # settings of a run, the cell's included
+    cell: dict[str, Any]
+    space: dict[str, Range | Choices]
+
+    @property
+    def key(self) -> str:
+        """The branch's name in the store: the same whatever the order of the file."""
+        return " ".join([self.arm, *(f"{k}={json.dumps(self.cell[k])}" for k in sorted(self.cell))])
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    name: str
+    description: str
+    seeds: int  # each trial is trained with seeds 0 to seeds - 1
+    settings: dict[str, Any]  # of a run, for all arms that do not say otherwise
+    search: Search
+    grid: dict[str, list[Any]]  # axes common to all arms
+    arms: dict[str, Arm]
+    resources: Resources
+
+    @cached_property
+    def branches(self) -> list[Branch]:
+        """Arms x cells of [grid] x cells of the arm's own grids, in the order of the file."""
+        branches = []
+        for name, arm in self.arms.items():
+            axes = {**self.grid, **arm.grid}
+            for values in product(*axes.values()):
+                cell = dict(zip(axes, values, strict=True))
+                shared = {**self.settings, **arm.fixed, **cell}
+                branches.append(Branch(name, shared, cell, arm.space))
+        return branches
+
+    def to_dict(self) -> Tree:
+        """Goes through JSON unchanged."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "seeds": self.seeds,
+            "settings": self.settings,
+            "search": self.search.model_dump(exclude_none=True),
+            "grid": self.grid,
+            "arms": {
+                name: {
+                    "fixed": arm.fixed,
+                    "grid": arm.grid,
+                    "space": {k: s.model_dump(exclude_none=True) for k, s in arm.space.items()},
+                }
+                for name, arm in self.arms.items()
+            },
+            "resources": self.resources.model_dump(exclude_none=True),
+        }
+
+    @staticmethod
+    def from_dict(stored: Tree) -> "StudySpec":
+        """What to_dict gave, checked as strictly as a file."""
+        try:
+            tree = {**stored, **stored["settings"], "arms": {}}
+            del tree["settings"]
+            for name, arm in stored["arms"].items():
+                grids = {key: {"grid": values} for key, values in arm["grid"].items()}
+                tree["arms"][name] = {**arm["fixed"], **grids, **arm["space"]}
+        except (KeyError, TypeError, AttributeError):
+            raise ConfigError(f"stored study {shorten(stored)}: not one of ours") from None
+        return _Reader(tree, Mistakes(f"stored study {tree.get('name')}", tree)).study()
+
+
+def load(path_or_name: str, overrides: Sequence[str] = ()) -> StudySpec:
+    """The study of a file or of a bundled name, with "key.path=value" settings put over it."""
+    path = find(path_or_name)
+    tree = parse(read(path), path)
+    overridden = [override(tree, setting) for setting in overrides]
+    return _Reader(tree, Mistakes(str(path), tree, overridden)).study()
+
+
+def differences(stored: Tree, spec: StudySpec) -> list[str]:
+    """What makes `spec` another study than the stored one, one line each.
+
+    Free to change: description, more seeds, search.trials, search.hours, resources, new arms.
+    """
+    old = StudySpec.from_dict(stored)
+    was, now = _identity(old, old.arms), _identity(spec, old.arms)
+    lines = [
+        f"{key} was {_shown(was.get(key))}, is {_shown(now.get(key))}"
+        for key in {**was, **now}
+        if was.get(key) != now.get(key)
+    ]
+    if spec.seeds < old.seeds:
+        lines.append(f"seeds was {old.seeds}, is {spec.seeds}: it can only be raised")
+    return lines
+
+
+def _identity(spec: StudySpec, arms: Iterable[str]) -> dict[str, Any]:
+    flat = {"name": spec.name, **spec.settings}
+    flat |= {f"search.{k}": getattr(spec.search, k) for k in FIXED_SEARCH}
+    flat |= {f"grid.{k}": values for k, values in spec.grid.items()}
+    for name in arms:
+        if name in spec.arms:
+            arm = spec.arms[name]
+            flat[f"arms.{name}"] = "there"
+            flat |= {f"arms.{name}.{k}": value for k, value in arm.fixed.items()}
+            flat |= {f"arms.{name}.{k}": {"grid": values} for k, values in arm.grid.items()}
+            flat |= {f"arms.{name}.{k}": s.model_dump() for k, s in arm.space.items()}
+    return flat
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else shorten(value)
+
+
+class _Reader:
+    """Turns the tables of a study file into a StudySpec, noting every mistake."""
+
+    def __init__(self, tree: Tree, mistakes: Mistakes) -> None:
+        self.tree, self.mistakes = tree, mistakes
+        self.reader = SettingReader(mistakes)
+
+    def study(self) -> StudySpec:
+        self.mistakes.check_shape()
+        head = self.mistakes.validate(
+            Head, (), {k: v for k, v in self.tree.items() if k in Head.model_fields}
+        )
+        search = self.mistakes.validate(Search, ("search",), self.table("search"))
+        resources = self.mistakes.validate(Resources, ("resources",), self.table("resources"))
+        grid = self.grid()
+        settings = self.settings(grid)
+        arms = self.arms(grid)
+        if search is not None:
+            self.check_sampler(search, arms)
+        self.mistakes.check()
+        assert head is not None and search is not None and resources is not None
+        spec = StudySpec(
+            **dict(head),
+            settings=settings,
+            search=search,
+            grid=grid,
+            arms=arms,
+            resources=resources,
+        )
+        self.check_runs(spec)
+        self.check_branches(spec)
+        return spec
+
+    def table(self, name: str) -> Tree:
+        table = self.tree.get(name, {})
+        if isinstance(table, dict):
+            return table
+        self.mistakes.add((name,), "input should be a table")
+        return {}
+
+    def grid(self) -> dict[str, list[Any]]:
+        return {
+            key: self.reader.values(("grid", key), key, given)
+            for key, given in self.table("grid").items()
+            if self.reader.is_setting(("grid", key))
+        }
+
+    def settings(self, grid: Iterable[str]) -> dict[str, Any]:
+        settings = {}
+        others = [*Head.model_fields, *TABLES]
+        for key, given in self.tree.items():
+            if key in others or not self.reader.is_setting((key,), others):
+                continue
+            if key in grid:
+                self.mistakes.add((key,), "is an axis of [grid] already: give it once")
+            elif isinstance(given, dict | list):
+                rule = "input should be one value; several go into [grid] or an arm"
+                self.mistakes.add((key,), rule)
+            else:
+                settings[key] = self.reader.value((key,), key, given)
+        return settings
+
+    def arms(self, grid: Iterable[str]) -> dict[str, Arm]:
+        tables = self.table("arms")
+        if not tables:
+            self.mistakes.add(("arms",), "missing: write an [arms.NAME] table for each method")
+        for name in tables:
+            if not NAME.fullmatch(name):
+                self.mistakes.add(("arms", name), NAME_RULE)
+        return {name: self.reader.arm(name, table, grid) for name, table in tables.items()}
+
+    def check_sampler(self, search: Search, arms: dict[str, Arm]) -> None:
+        sampled = [(name, key) for name, arm in arms.items() for key in arm.space]
+        if search.sampler == "grid":
+            for name, key in sampled:
+                rule = "needs search.sampler = random, tpe or cmaes; or write { grid = [...] }"
+                self.mistakes.add(("arms", name, key), rule)
+        elif sampled and search.trials is None and search.hours is None:
+            rule = "needs search.trials (per branch) or search.hours"
+            self.mistakes.add(("search", "sampler"), rule)
+
+    def check_runs(self, spec: StudySpec) -> None:
+        """Before the grids are expanded: are there too many cells?"""
+        runs = 0
+        for arm in spec.arms.values():
+            cells = prod(len(axis) for axis in [*spec.grid.values(), *arm.grid.values()])
+            trials = spec.search.trials or 1 if arm.space else 1
+            runs += cells * trials * spec.seeds
+        if runs > MAX_RUNS:
+            many = f"{runs:,}" if runs < 10**12 else f"{runs:.1e}"
+            self.mistakes.add((), f"{many} runs: at most {MAX_RUNS:,} in a study")
+        self.mistakes.check()
+
+    def check_branches(self, spec: StudySpec) -> None:
+        """Each setting is valid by itself; is each branch as a whole?"""
+        for branch in spec.branches:
+            sampled = {
+                k: s.low if isinstance(s, Range) else s.choices[0] for k, s in branch.space.items()
+            }
+            try:
+                config.parse({**branch.values, **sampled})
+            except ConfigError as error:
+                lines = "; ".join(str(error).splitlines())
+                self.mistakes.add(("arms", branch.arm), f"in {branch.key}: {lines}")
+        self.mistakes.check()

@@ -1,0 +1,188 @@
+"""`python -m ressmooth.study`: launch a study, or go on with it."""
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ressmooth.shell import SETTINGS, ReportsErrors
+
+if TYPE_CHECKING:
+    from ressmooth.engines.optuna import Engine
+    from ressmooth.placement import Slot
+    from ressmooth.spec import StudySpec
+    from ressmooth.store import Store, StudyRow
+
+BEAT = 15.0  # seconds between two signs of life
+DELIVERY = 120.0  # seconds that MLflow gets at the end
+
+
+@click.command(cls=ReportsErrors, context_settings=SETTINGS)
+@click.argument("study")
+@click.option("--home", type=click.Path(path_type=Path), help="where results are kept")
+@click.option("--engine", type=click.Choice(["optuna", "ray"]), default="optuna")
+@click.option("--workers", default="auto", metavar="N|auto", help="runs at the same time")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="change a setting")
+@click.option("--dry-run", is_flag=True, help="show the plan and create nothing")
+@click.option("--quiet", is_flag=True, help="print the comparison only")
+def main(
+    study: str,
+    home: Path | None,
+    engine: str,
+    workers: str,
+    overrides: tuple[str, ...],
+    dry_run: bool,
+    quiet: bool,
+) -> None:
+    """Run STUDY, a TOML file or the name of a bundled study; again to go on with it.
+
+    \b
+    python -m ressmooth.study quickstart
+    python -m ressmooth.study my.toml --workers 4 --set epochs=10 --set search.trials=50
+    """
+    from ressmooth import config, placement, spec
+    from ressmooth.errors import ConfigError
+
+    loaded = spec.load(study, overrides)
+    if engine == "ray":
+        raise ConfigError("--engine ray: not built yet; use --engine optuna")
+    if workers != "auto" and not (workers.isdecimal() and 0 < int(workers) <= 1024):
+        raise ConfigError(f"--workers {workers}: a number from 1 to 1024, or auto")
+    resources = loaded.resources
+    slots = placement.slots(
+        resources.workers if workers == "auto" else int(workers),
+        gpus_per_run=resources.gpus_per_run,
+        cpus_per_run=resources.cpus_per_run,
+    )
+    where = (home or config.home()).absolute()
+    if dry_run:
+        from ressmooth.plan import describe
+
+        click.echo(describe(loaded, slots, where))
+        return
+    options = ["--home", str(home)] if home else []
+    options += [part for override in overrides for part in ("--set", override)]
+    again = shlex.join(["python", "-m", "ressmooth.study", study, *options])
+    sys.exit(launch(loaded, spec.find(study).read_text(), slots, where, again, quiet))
+
+
+def launch(
+    spec: "StudySpec", text: str, slots: "list[Slot]", home: Path, again: str, quiet: bool
+) -> int:
+    """Run the study to its end on this machine; the exit code."""
+    from ressmooth.store import Holder, default_url, open_store
+
+    home.mkdir(parents=True, exist_ok=True)
+    store = open_store(default_url(home))
+    study_id = store.open_study(spec, text)
+    holder = Holder.here()
+    store.hold(study_id, holder)
+    try:
+        signalled = _run(store, study_id, spec, slots, home, holder, quiet)
+    finally:
+        store.release(study_id, holder)
+        store.close()
+    if signalled:
+        click.echo(f"stopped; nothing is lost. Resume with: {again}", err=True)
+        return 128 + signalled
+    return _conclude(spec, home, quiet)
+
+
+def _run(
+    store: "Store",
+    study_id: int,
+    spec: "StudySpec",
+    slots: "list[Slot]",
+    home: Path,
+    holder: Any,
+    quiet: bool,
+) -> int:
+    """Train what is left to train; the signal that ended it, or 0."""
+    from ressmooth.dispatch import Dispatcher
+    from ressmooth.engines.optuna import Engine
+    from ressmooth.tracking import Relay, tracking_uri
+    from ressmooth.view import View
+
+    dispatcher = Dispatcher(store, study_id, spec)
+    relay = Relay(store.url, home, tracking_uri(home), study_id)
+    relay.start()
+    began = beaten = time.monotonic()
+    before = _row(store, spec).elapsed
+    signals: list[int] = []
+
+    def tick() -> None:
+        nonlocal beaten
+        elapsed = before + time.monotonic() - began
+        if spec.search.hours is not None and elapsed > spec.search.hours * 3600:
+            dispatcher.out_of_time = True
+        if time.monotonic() - beaten > BEAT:
+            beaten = time.monotonic()
+            store.beat(study_id, holder, elapsed)
+
+    work = dispatcher.peek()
+    if work:
+        with View(dispatcher, len(slots), quiet=quiet) as view:
+            engine = Engine(dispatcher, slots, home, view)
+            with _stopping(engine, signals):
+                engine.run(tick)
+        store.touch_study(study_id)
+    store.beat(study_id, holder, before + time.monotonic() - began)
+    left = relay.finish(5.0 if signals else DELIVERY)
+    if left:
+        click.echo(
+            f"warning: {left} tracking events not delivered ({relay.problem}); "
+            'run "ressmooth sync"',
+            err=True,
+        )
+    return signals[0] if signals else 0
+
+
+@contextmanager
+def _stopping(engine: "Engine", signals: list[int]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the study at the next epochs; a second one at once."""
+
+    def handle(number: int, _: object) -> None:
+        signals.append(number)
+        engine.stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _row(store: "Store", spec: "StudySpec") -> "StudyRow":
+    row = store.study(spec.name)
+    assert row is not None  # open_study has made it
+    return row
+
+
+def _conclude(spec: "StudySpec", home: Path, quiet: bool) -> int:
+    """Show the comparison and say what to type next; the exit code."""
+    from ressmooth.compare import arms
+    from ressmooth.report import comparison
+    from ressmooth.store import default_url, open_store
+
+    store = open_store(default_url(home))
+    study = _row(store, spec)
+    selected = arms(store.winners(study.id))
+    store.close()
+    click.echo(comparison(study, selected))
+    if not selected:
+        click.echo(f"error: no trial completed; see: ressmooth show {spec.name}", err=True)
+        return 7
+    if not quiet:
+        click.echo(f"next: ressmooth show {spec.name}   or   ressmooth ui")
+    return 0
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m ressmooth.study")

@@ -1,0 +1,221 @@
+"""The tables as people query them; their history is in `migrations`.
+
+    study 1─n trial 1─n run 1─n epoch
+    baseline: the paper's figures        outbox: what MLflow is still to hear of
+
+Figures that a comparison needs are on the run, so that it never reads epochs.
+"""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Insert,
+    MetaData,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+Json = dict[str, Any]
+
+
+class Moment(TypeDecorator[datetime]):
+    """A time zone aware moment in UTC; SQLite, which knows no zones, keeps its UTC text."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None or value.tzinfo is not None:
+            return value and value.astimezone(UTC)
+        return value.replace(tzinfo=UTC)
+
+
+class Finite(TypeDecorator[float]):
+    """A number; nan becomes NULL, as in SQLite anyhow, and inf too, or it were somebody's best."""
+
+    impl = Double
+    cache_ok = True
+
+    def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
+        return None if value is None or not math.isfinite(value) else float(value)
+
+
+class Excerpt(TypeDecorator[str]):
+    """As much of a text as is of use, without what PostgreSQL refuses: NUL, half characters."""
+
+    impl = Text
+    cache_ok = True
+    longest = 8192  # bytes
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        content = value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace")
+        return content[: self.longest].decode("utf-8", "ignore")
+
+
+class clock(FunctionElement[datetime]):
+    """The database's clock, so that the clocks of the workers do not matter."""
+
+    type = Moment()
+    inherit_cache = True
+
+
+@compiles(clock, "postgresql")
+def _postgresql_clock(element: clock, compiler: SQLCompiler, **options: Any) -> str:
+    return "clock_timestamp()"
+
+
+@compiles(clock, "sqlite")
+def _sqlite_clock(element: clock, compiler: SQLCompiler, **options: Any) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"  # %f has milliseconds, DateTime microseconds
+
+
+def insert_new(table: type["Base"], dialect: str) -> Insert:
+    """An INSERT that leaves a row alone which is there already."""
+    if dialect == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+        }
+    )
+    type_annotation_map = {datetime: Moment, float: Finite, Json: JSON, str: Text}
+
+
+class Study(Base):
+    __tablename__ = "study"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    uid: Mapped[str] = mapped_column(unique=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    spec: Mapped[Json]
+    file_text: Mapped[str]
+    created_at: Mapped[datetime]
+    elapsed: Mapped[float]  # seconds over all launches
+    holder_host: Mapped[str | None]  # the launcher that runs it now
+    holder_pid: Mapped[int | None]
+    holder_started: Mapped[float | None]
+    holder_token: Mapped[str | None]
+    held_at: Mapped[datetime | None]
+    beat_at: Mapped[datetime | None]
+
+
+class Trial(Base):
+    __tablename__ = "trial"
+    __table_args__ = (UniqueConstraint("study_id", "branch", "number_in_branch"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))
+    arm: Mapped[str]
+    branch: Mapped[str]
+    number_in_branch: Mapped[int]
+    params: Mapped[Json]
+    state: Mapped[str]
+    value: Mapped[float | None]
+    sampler_state: Mapped[Json]
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Run(Base):
+    __tablename__ = "run"
+    __table_args__ = (UniqueConstraint("trial_id", "seed"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    uid: Mapped[str] = mapped_column(unique=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trial.id"))
+    seed: Mapped[int]
+    state: Mapped[str]
+    attempt: Mapped[int]
+    failures: Mapped[int]
+    config: Mapped[Json]
+    max_acc: Mapped[float | None]  # accuracies in %
+    mean_acc: Mapped[float | None]
+    test_acc: Mapped[float | None]
+    last_epoch: Mapped[int]
+    seconds: Mapped[float | None]
+    error: Mapped[str | None] = mapped_column(Excerpt)
+    host: Mapped[str | None]
+    device: Mapped[str | None]
+    threads: Mapped[int | None]
+    versions: Mapped[Json | None] = mapped_column(JSON(none_as_null=True))
+    git_commit: Mapped[str | None]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    weights_sha256: Mapped[str | None]
+
+
+class Epoch(Base):
+    __tablename__ = "epoch"
+    __table_args__ = {"sqlite_with_rowid": False}  # one tree instead of two to write
+
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True)
+    train_loss: Mapped[float | None]
+    train_acc: Mapped[float | None]
+    val_loss: Mapped[float | None]
+    val_acc: Mapped[float | None]
+    lr: Mapped[float | None]
+    scale: Mapped[float | None]
+    diffusivity: Mapped[float | None]
+    seconds: Mapped[float | None]
+    recorded_at: Mapped[datetime]
+    checkpoint_sha256: Mapped[str | None]
+
+
+class Baseline(Base):
+    __tablename__ = "baseline"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    table_name: Mapped[str]  # of the paper
+    dataset: Mapped[str]
+    model: Mapped[str]
+    fraction: Mapped[float]
+    method: Mapped[str]
+    weight_decay: Mapped[float | None]
+    statistic: Mapped[str]
+    value: Mapped[float]  # accuracy in %
+
+
+PENDING = text("sent_at IS NULL AND parked IS NULL")
+
+
+class Outbox(Base):
+    __tablename__ = "outbox"
+    __table_args__ = (
+        Index("ix_outbox_pending", "id", sqlite_where=PENDING, postgresql_where=PENDING),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id"))
+    epoch: Mapped[int | None]
+    kind: Mapped[str]
+    created_at: Mapped[datetime]
+    sent_at: Mapped[datetime | None]
+    parked: Mapped[str | None] = mapped_column(Excerpt)  # why it will not be sent

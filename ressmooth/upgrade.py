@@ -1,0 +1,90 @@
+"""Bringing a database to this program's schema, once, however many processes try."""
+
+import os
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from ressmooth import migrations
+from ressmooth.database import Database, damaged, read_revision
+from ressmooth.errors import SchemaError, StorageError
+from ressmooth.migrations import HEAD
+from ressmooth.tables import Base
+
+MIGRATIONS = Path(migrations.__file__).parent
+LOCK = 0x72657373  # "ress": the advisory lock of our migrations
+
+
+def upgrade(url: str) -> tuple[str | None, str]:
+    """Create or upgrade the tables; the revision before (None: no tables) and after.
+
+    An older SQLite file is copied beside itself first. All or nothing: one transaction.
+    """
+    # Rebuilding a table, SQLite's way of altering it, drops it: with foreign keys on, so would
+    # its children's rows.
+    database = Database(url, create=True, foreign_keys=False)
+    try:
+        if database.path:
+            _make_room(database.path)
+        work = partial(_upgrade, database)
+        return database.transact(work, opening=True), HEAD
+    finally:
+        database.close()
+
+
+def _make_room(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Cannot create {path.parent}: {error.strerror}.") from error
+
+
+def _upgrade(database: Database, connection: Connection) -> str | None:
+    if not database.path:
+        # Inside the transaction: taken before it, Alembic's work would be rolled back.
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+    revision = read_revision(connection)
+    if revision == HEAD:
+        return revision
+    if revision is None:
+        taken = Base.metadata.tables.keys() & inspect(connection).get_table_names()
+        if taken:
+            raise SchemaError(
+                f"{database.name} holds tables of another program ({', '.join(sorted(taken))}); "
+                "use a database of its own for ressmooth"
+            )
+    else:
+        database.refuse_newer(revision)
+        if database.path:
+            _back_up(database.path, revision)
+    _migrate(connection)
+    if database.path and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
+        raise damaged(database.name, "rows refer to rows that are not there")
+    return revision
+
+
+def _migrate(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    command.upgrade(config, "head")
+
+
+def _back_up(path: Path, revision: str) -> None:
+    """Copy the last committed state; the caller's lock keeps it the last."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    backup = path.with_name(f"{path.name}.{revision}-{stamp}.backup")
+    temporary = backup.with_name(f"{backup.name}.tmp")
+    try:
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(temporary)) as copy:
+            source.backup(copy)
+        os.replace(temporary, backup)
+    except (OSError, sqlite3.Error) as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(f"Cannot back up {path} to {backup}: {error}.") from error

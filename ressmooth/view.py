@@ -1,0 +1,134 @@
+"""What a person sees while a study runs: a live screen on a terminal, plain lines elsewhere."""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ressmooth.dispatch import Dispatcher
+from ressmooth.phrases import duration, settings
+
+if TYPE_CHECKING:
+    from ressmooth.curves import Epoch
+    from ressmooth.store import RunRow
+
+QUIET_SECONDS = 30.0  # between two lines about the same worker where there is no terminal
+
+
+@dataclass
+class _Line:
+    """What a worker is doing."""
+
+    text: str = "idle"
+    epoch: int = 0
+    epochs: int = 1
+    accuracy: float | None = None
+    printed: float = 0.0
+
+
+class View:
+    def __init__(self, dispatcher: Dispatcher, workers: int, *, quiet: bool) -> None:
+        self.dispatcher, self.quiet = dispatcher, quiet
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.lines = [_Line() for _ in range(workers)]
+        self.began = time.monotonic()
+        self.epochs_before = dispatcher.progress().epochs_done
+        self.live = Live(
+            console=self.console, get_renderable=self.render, refresh_per_second=4, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_live:
+            self.live.stop()
+
+    @property
+    def _is_live(self) -> bool:
+        return self.console.is_terminal and not self.quiet
+
+    def started(self, worker: int, run: "RunRow", arm: str) -> None:
+        params = self.dispatcher.trials[run.trial_id].params
+        self.lines[worker] = _Line(
+            f"{arm} {settings(params)} seed {run.seed}",
+            run.last_epoch,
+            run.config["epochs"],
+            printed=time.monotonic(),
+        )
+
+    def epoch(self, worker: int, run: "RunRow", epoch: "Epoch", best: float) -> None:
+        line = self.lines[worker]
+        line.epoch, line.accuracy = epoch.epoch, best
+        if not self._is_live and time.monotonic() - line.printed > QUIET_SECONDS:
+            line.printed = time.monotonic()
+            self.say(f"{line.text}: epoch {line.epoch}/{line.epochs}, best {best:.2f} %")
+
+    def ended(self, worker: int, run: "RunRow", arm: str) -> None:
+        line = self.lines[worker]
+        self.lines[worker] = _Line()
+        progress = self.dispatcher.progress()
+        outcome = run.state
+        if run.state == "failed":
+            outcome = f"failed: {(run.error or '').strip().splitlines()[-1]}"
+        elif run.max_acc is not None:
+            outcome += f", max {run.max_acc:.2f} %"
+        if not self._is_live or run.state == "failed":
+            self.say(f"[{progress.runs_done}/{progress.runs_known}] {line.text}: {outcome}")
+
+    def lost(self, worker: int, run: "RunRow", reason: str) -> None:
+        self.say(f"{self.lines[worker].text}: {reason}")
+        self.lines[worker] = _Line()
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.console.print(escape(text.encode("unicode_escape").decode()))
+
+    def render(self) -> RenderableType:
+        progress = self.dispatcher.progress()
+        running = sum(line.epoch for line in self.lines)
+        done = progress.epochs_done + running
+        head = Table.grid(padding=(0, 1), expand=True)
+        for _ in range(3):
+            head.add_column()
+        head.columns[1].ratio = 1
+        head.add_row(
+            f"[bold]{self.dispatcher.spec.name}[/] {progress.runs_done}/{progress.runs_known} runs",
+            ProgressBar(total=max(1, progress.epochs_known), completed=done),
+            self._eta(done, progress.epochs_known),
+        )
+        workers = Table(box=None, padding=(0, 1), header_style="dim")
+        for name in ("", "run", "epoch", "best"):
+            workers.add_column(name)
+        for number, line in enumerate(self.lines):
+            epoch = f"{line.epoch}/{line.epochs}" if line.text != "idle" else ""
+            accuracy = f"{line.accuracy:.2f} %" if line.accuracy else ""
+            workers.add_row(str(number + 1), line.text, epoch, accuracy)
+        return Group(head, workers, self._best())
+
+    def _best(self) -> RenderableType:
+        best: dict[str, Any] = {}
+        for trial in self.dispatcher.trials.values():
+            if trial.value is not None and trial.value > best.get(trial.arm, (-1.0,))[0]:
+                best[trial.arm] = (trial.value, trial.params)
+        table = Table(box=None, padding=(0, 1), header_style="dim")
+        for name in ("best so far", "", ""):
+            table.add_column(name)
+        for arm, (value, params) in best.items():
+            table.add_row(arm, f"{value:.2f} %", settings(params))
+        return table if best else Text()
+
+    def _eta(self, done: int, known: int) -> str:
+        trained = done - self.epochs_before
+        elapsed = time.monotonic() - self.began
+        if trained <= 0 or done >= known:
+            return f"{duration(elapsed)} elapsed"
+        return f"{duration(elapsed / trained * (known - done))} left"

@@ -1,0 +1,60 @@
+"""Study files for tests, and what loading them gives."""
+
+import pytest
+
+from ressmooth import spec
+from ressmooth.errors import ConfigError
+
+RICH = """\
+name = "rich"
+description = "everything a study can say"
+dataset = "digits"
+epochs = 12
+seeds = 3
+lr = 1
+[search]
+sampler = "tpe"
+pruner = "asha"
+trials = 20
+hours = 1.5
+objective = "mean"
+seed = 7
+[grid]
+fraction = [1.0, 0.5]
+[arms.sgd]
+method = "mse"
+lr = 0.05
+weight_decay = { grid = [1e-3, 1e-4] }
+[arms.smooth]
+distribution = { choices = ["laplace", "logistic"] }
+b = { low = 0.05, high = 2, log = true }
+mu = { low = 0.0, high = 0.9, step = 0.3 }
+layers = { low = 1, high = 3 }
+through_diffusivity = { grid = [true, false] }
+[resources]
+workers = 2
+gpus_per_run = 0.25
+cpus_per_run = 2
+retries = 0
+"""
+
+
+def text(name='name = "s"', top="", search="", grid="", arm="", resources="", end=""):
+    return (
+        f"{name}\n{top}\n[search]\n{search}\n[grid]\n{grid}\n[arms.a]\n{arm}\n"
+        f"[resources]\n{resources}\n{end}"
+    )
+
+
+def load(folder, content, overrides=()):
+    path = folder / "x.toml"
+    path.write_text(content)
+    return spec.load(str(path), overrides)
+
+
+def mistakes(folder, content, overrides=()):
+    """The lines of the error that a study file gives, without the file's name."""
+    with pytest.raises(ConfigError) as error:
+        load(folder, content, overrides)
+    assert [path.name for path in folder.iterdir()] == ["x.toml"]
+    return [line.replace(f"{folder}/x.toml: ", "") for line in str(error.value).splitlines()]

@@ -1,0 +1,136 @@
+"""Which run is next, and what follows from a run's end, without training anything."""
+
+import build
+import pytest
+
+from ressmooth.dispatch import Dispatcher
+
+FACTS = {"host": "h", "device": "cpu", "threads": 1, "versions": {}, "git_commit": None}
+ARMS = {"sgd": {"method": "mse"}, "laplace": {"b": {"grid": [0.1, 0.3]}}}
+SEARCHED = {"smooth": {"b": {"low": 0.1, "high": 1.0}}}
+
+
+@pytest.fixture
+def open_study(store):
+    def make(spec):
+        return Dispatcher(store, store.open_study(spec, ""), spec)
+
+    return make
+
+
+def finish(dispatcher, run, state="complete", accuracy=90.0):
+    attempt = dispatcher.store.claim(run.id, FACTS)
+    dispatcher.store.finish_run(attempt, state, max_acc=accuracy, mean_acc=accuracy - 1)
+    dispatcher.ended(run.id)
+
+
+def drain(dispatcher, state="complete"):
+    count = 0
+    while (run := dispatcher.next()) is not None:
+        finish(dispatcher, run, state, accuracy=80.0 + count)
+        count += 1
+    return count
+
+
+def test_every_cell_is_dispatched_with_every_seed(open_study):
+    dispatcher = open_study(build.study(ARMS, seeds=2))
+    handed = []
+    while (run := dispatcher.next()) is not None:
+        handed.append((run.config["method"], run.config["b"], run.seed))
+    assert handed == [
+        ("mse", 0.5, 0),
+        ("mse", 0.5, 1),
+        ("smoothing", 0.1, 0),
+        ("smoothing", 0.1, 1),
+        ("smoothing", 0.3, 0),
+        ("smoothing", 0.3, 1),
+    ]
+
+
+def test_a_stored_configuration_says_everything(open_study):
+    run = open_study(build.study(ARMS, resources={"cpus_per_run": 2})).next()
+    assert run.config["lr"] == 0.1 and run.config["weight_decay"] == 1e-4
+    assert run.config["threads"] == 2
+
+
+def test_a_trial_is_worth_the_mean_of_its_seeds(open_study, store):
+    dispatcher = open_study(build.study({"sgd": {"method": "mse"}}, seeds=3))
+    drain(dispatcher)
+    (trial,) = store.trials(dispatcher.study_id)
+    assert (trial.state, trial.value) == ("complete", 81.0)
+
+
+def test_the_objective_may_be_the_mean_accuracy(open_study, store):
+    spec = build.study({"sgd": {"method": "mse"}}, search={"objective": "mean"})
+    dispatcher = open_study(spec)
+    drain(dispatcher)
+    assert store.trials(dispatcher.study_id)[0].value == 79.0
+
+
+def test_one_failed_seed_fails_the_trial(open_study, store):
+    dispatcher = open_study(build.study({"sgd": {"method": "mse"}}, seeds=2))
+    finish(dispatcher, dispatcher.next())
+    finish(dispatcher, dispatcher.next(), "failed")
+    (trial,) = store.trials(dispatcher.study_id)
+    assert (trial.state, trial.value) == ("failed", None)
+
+
+def test_with_a_pruner_the_other_seeds_wait_for_the_first(open_study, store):
+    spec = build.study(SEARCHED, seeds=3, search=dict(sampler="random", trials=2, pruner="median"))
+    dispatcher = open_study(spec)
+    first, second = dispatcher.next(), dispatcher.next()
+    assert (first.seed, second.seed) == (0, 0) and dispatcher.next() is None
+    finish(dispatcher, first, "pruned")
+    finish(dispatcher, second)
+    assert [dispatcher.next().seed for _ in range(2)] == [1, 2]
+    pruned = store.trials(dispatcher.study_id)[0]
+    assert pruned.state == "pruned" and len(pruned.runs) == 1
+
+
+def test_a_restarted_dispatcher_hands_out_only_what_is_missing(open_study):
+    spec = build.study(ARMS, seeds=2)
+    dispatcher = open_study(spec)
+    for _ in range(3):
+        finish(dispatcher, dispatcher.next())
+    lost = dispatcher.next()  # handed out, never finished
+    again = open_study(spec)
+    assert again.next().id == lost.id
+    assert drain(again) == 2
+
+
+def test_a_trial_that_ended_unjudged_is_judged_after_a_restart(open_study, store):
+    """The launcher died between the run's end and the trial's."""
+    spec = build.study({"sgd": {"method": "mse"}})
+    dispatcher = open_study(spec)
+    run = dispatcher.next()
+    store.finish_run(store.claim(run.id, FACTS), "complete", max_acc=90.0, mean_acc=89.0)
+    open_study(spec)
+    assert store.trials(dispatcher.study_id)[0].value == 90.0
+
+
+def test_more_seeds_later_train_only_the_new_ones(open_study, store):
+    drain(open_study(build.study(ARMS, seeds=1)))
+    dispatcher = open_study(build.study(ARMS, seeds=2))
+    assert drain(dispatcher) == 3
+    assert all(len(trial.runs) == 2 for trial in store.trials(dispatcher.study_id))
+
+
+def test_more_trials_later_continue_the_search(open_study):
+    assert drain(open_study(build.study(SEARCHED, search=dict(sampler="tpe", trials=3)))) == 3
+    assert drain(open_study(build.study(SEARCHED, search=dict(sampler="tpe", trials=5)))) == 2
+
+
+def test_out_of_time_finishes_what_was_begun_and_asks_for_no_more(open_study):
+    dispatcher = open_study(build.study(SEARCHED, seeds=2, search=dict(sampler="tpe", hours=1)))
+    finish(dispatcher, dispatcher.next())
+    dispatcher.out_of_time = True
+    assert dispatcher.next().seed == 1
+    assert dispatcher.next() is None
+
+
+def test_progress_counts_what_is_done_and_what_is_to_come(open_study):
+    dispatcher = open_study(build.study(ARMS, seeds=2, epochs=4))
+    finish(dispatcher, dispatcher.next())
+    progress = dispatcher.progress()
+    assert (progress.runs_done, progress.runs_known) == (1, 6)
+    assert (progress.epochs_done, progress.epochs_known) == (4, 24)

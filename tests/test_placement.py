@@ -1,0 +1,42 @@
+import pytest
+
+from ressmooth.errors import ConfigError
+from ressmooth.placement import slots, visible_gpus
+
+
+def visible(**given):
+    return [slot.gpus for slot in slots(None, **{"cpus_per_run": 1, "cpus": 8, **given})]
+
+
+def test_without_gpus_the_cores_decide():
+    assert len(visible(gpus_per_run=0, gpus=["0"])) == 8
+    assert len(visible(gpus_per_run=0, gpus=[], cpus_per_run=3)) == 2
+    assert len(visible(gpus_per_run=0, gpus=[], cpus_per_run=16)) == 1
+
+
+def test_a_fraction_lets_workers_share_but_the_first_ones_have_their_own():
+    assert visible(gpus_per_run=0.5, gpus=["0", "1"]) == [("0",), ("1",), ("0",), ("1",)]
+    assert len(visible(gpus_per_run=0.3, gpus=["0"])) == 3
+
+
+def test_whole_gpus_are_never_shared():
+    assert visible(gpus_per_run=1, gpus=["a", "b"]) == [("a",), ("b",)]
+    assert visible(gpus_per_run=2, gpus=["0", "1", "2", "3", "4"]) == [("0", "1"), ("2", "3")]
+
+
+def test_asking_for_a_gpu_where_there_is_none_says_what_to_do():
+    with pytest.raises(ConfigError, match="resources.gpus_per_run=0"):
+        visible(gpus_per_run=0.25, gpus=[])
+
+
+def test_more_workers_than_the_gpus_have_room_for_are_refused():
+    with pytest.raises(ConfigError, match="room for 2"):
+        slots(3, gpus_per_run=0.5, cpus_per_run=1, gpus=["0"], cpus=8)
+    assert len(slots(2, gpus_per_run=0.25, cpus_per_run=1, gpus=["0"], cpus=8)) == 2
+
+
+def test_only_the_gpus_this_process_may_see_count(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert visible_gpus() == ["2", "5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert visible_gpus() == []

@@ -1,0 +1,184 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+from store_content import FACTS, add_run, add_trial, config, epoch, spec
+
+from ressmooth.errors import ConfigError
+from ressmooth.store import Store
+
+
+def test_a_study_is_recorded_once(store):
+    first = store.open_study(spec(), "name = 'demo'")
+    assert store.open_study(spec(), "name = 'demo'") == first
+    assert store.open_study(spec(name="other"), "") != first
+    study = store.study("demo")
+    assert (study.id, study.name, study.file_text) == (first, "demo", "name = 'demo'")
+    assert study.spec == spec().to_dict()
+    assert (study.held_by, study.held_at, study.elapsed) == (None, None, 0.0)
+    assert len(study.uid) == 32
+    assert [row.name for row in store.studies()] == ["demo", "other"]
+    assert store.study("nowhere") is None
+
+
+def test_what_may_change_of_a_study_is_stored(store):
+    before = store.open_study(spec(), "old")
+    changed = spec(seeds=3, description="more seeds")
+    assert store.open_study(changed, "new") == before
+    study = store.study("demo")
+    assert (study.spec, study.file_text) == (changed.to_dict(), "new")
+
+
+def test_another_question_under_the_same_name_is_refused(store):
+    store.open_study(spec(), "old")
+    with pytest.raises(ConfigError, match="(?s)demo.*dataset was .*digits.*fashion_mnist"):
+        store.open_study(spec(settings={"dataset": "fashion_mnist"}), "new")
+    assert store.study("demo").file_text == "old"
+    assert store.study("demo").spec == spec().to_dict()
+
+
+def test_a_trial_comes_with_its_runs(store):
+    study_id = store.open_study(spec(), "")
+    added = store.add_trial(
+        study_id,
+        arm="laplace",
+        branch="laplace b=0.3",
+        number_in_branch=4,
+        params={"b": 0.3},
+        configs=[config(1), config(0)],
+        sampler_state={"seed": 7},
+    )
+    assert store.trial(added.id) == added
+    assert (added.study_id, added.arm, added.branch) == (study_id, "laplace", "laplace b=0.3")
+    assert (added.number_in_branch, added.params) == (4, {"b": 0.3})
+    assert (added.state, added.value, added.sampler_state) == ("running", None, {"seed": 7})
+    assert [run.seed for run in added.runs] == [0, 1]
+    run = added.runs[1]
+    assert (run.trial_id, run.config) == (added.id, config(1))
+    assert (run.state, run.attempt, run.failures, run.last_epoch) == ("waiting", 0, 0, 0)
+    assert run.max_acc is run.error is run.versions is run.started_at is None
+    assert run == store.run(run.id)
+    assert len({run.uid for run in added.runs}) == 2
+
+
+def test_a_number_of_a_branch_is_one_trial(store):
+    study_id = store.open_study(spec(), "")
+    first = add_trial(store, study_id, number=0, seeds=2, params={"lr": 0.1})
+    assert add_trial(store, study_id, number=0, seeds=3, params={"lr": 0.2}) == first
+    others = [
+        add_trial(store, study_id, number=1),
+        add_trial(store, study_id, number=0, branch="adam"),
+        add_trial(store, store.open_study(spec(name="other"), ""), number=0),
+    ]
+    assert len({trial.id for trial in [first, *others]}) == 4
+    assert store.trials(study_id) == [first, *others[:2]]
+
+
+def test_more_seeds_reopen_a_trial(store):
+    trial = add_trial(store, store.open_study(spec(), ""), seeds=2)
+    store.finish_trial(trial.id, "complete", 91.0)
+    store.add_runs(trial.id, [config(0, lr=9.0), config(1)])
+    assert store.trial(trial.id).state == "complete"
+    store.add_runs(trial.id, [config(seed) for seed in range(4)])
+    grown = store.trial(trial.id)
+    assert (grown.state, grown.value, grown.finished_at) == ("running", None, None)
+    assert [run.seed for run in grown.runs] == [0, 1, 2, 3]
+    assert grown.runs[:2] == trial.runs
+
+
+@pytest.mark.parametrize("value, stored", [(91.25, 91.25), (None, None), (float("inf"), None)])
+def test_a_finished_trial_has_a_state_and_a_finite_value(store, value, stored):
+    trial = add_trial(store, store.open_study(spec(), ""))
+    store.finish_trial(trial.id, "pruned", value)
+    finished = store.trial(trial.id)
+    assert (finished.state, finished.value) == ("pruned", stored)
+    assert finished.finished_at >= finished.created_at
+
+
+def test_a_trial_cannot_finish_as_running(store):
+    trial = add_trial(store, store.open_study(spec(), ""))
+    with pytest.raises(ValueError, match="'running'; known: complete, pruned, failed"):
+        store.finish_trial(trial.id, "running", None)
+
+
+def test_json_comes_back_as_it_went(store):
+    params = {
+        "zeta": 1e-5,
+        "alpha": 0.1 + 0.2,
+        "whole": 3,
+        "float": 3.0,
+        "unicode": "größer ≥ 字 🙂",
+        "quotes": """'"; DROP TABLE run; --""",
+        "nested": {"list": [1, None, True, {"b": []}]},
+    }
+    trial = add_trial(store, store.open_study(spec(), ""), params=params)
+    stored = store.trial(trial.id).params
+    assert stored == params
+    assert list(stored) == list(params)  # arms are shown in the order of the file
+    assert type(stored["whole"]) is int and type(stored["float"]) is float
+    with store.database.engine.connect() as connection:
+        assert "größer" in str(connection.scalar(text("SELECT CAST(params AS TEXT) FROM trial")))
+
+
+def test_times_are_utc_whatever_the_session_says(store):
+    tokyo = "&options=-c%20timezone%3DAsia/Tokyo" if store.url.startswith("postgresql") else ""
+    elsewhere = Store(store.url + tokyo)
+    run_id = add_run(elsewhere)
+    attempt = elsewhere.claim(run_id, FACTS)
+    elsewhere.record_epoch(attempt, epoch(1), None)
+    times = [reader.curve(run_id)[0].recorded_at for reader in (store, elsewhere)]
+    times += [reader.run(run_id).started_at for reader in (store, elsewhere)]
+    times += [reader.studies()[0].created_at for reader in (store, elsewhere)]
+    elsewhere.close()
+    for time in times:
+        assert time.tzinfo is UTC
+        assert abs(datetime.now(UTC) - time) < timedelta(seconds=60)
+
+
+def test_an_unknown_run_is_named(store):
+    with pytest.raises(ConfigError, match="no run 77"):
+        store.run(77)
+
+
+def test_time_per_epoch_is_the_median_of_like_runs(store):
+    study_id = store.open_study(spec(), "")
+    for number, (taken, fraction) in enumerate([(2.0, 0.5), (3.0, 0.5), (40.0, 1.0), (None, 0.5)]):
+        run = add_trial(store, study_id, number=number, fraction=fraction).runs[0]
+        attempt = store.claim(run.id, FACTS)
+        for passed in (1, 2):
+            store.record_epoch(attempt, epoch(passed), None)
+        if taken is not None:
+            store.finish_run(attempt, "complete", seconds=2 * taken)
+    assert store.seconds_per_epoch({}) == 3.0
+    assert store.seconds_per_epoch({"fraction": 0.5}) == 2.5
+    assert store.seconds_per_epoch({"fraction": 1.0, "epochs": 99}) == 40.0
+    assert store.seconds_per_epoch({"dataset": "digits", "batch_size": 64}) == 3.0
+    assert store.seconds_per_epoch({"threads": 0, "device": "auto"}) == 3.0  # as it was set
+    assert store.seconds_per_epoch({"threads": 1, "device": "cpu"}) == 3.0  # as it was trained
+    for other in ({"threads": 8}, {"device": "cuda"}, {"model": "resnet20"}, {"batch_size": 65}):
+        assert store.seconds_per_epoch(other) is None
+
+
+def test_the_tables_answer_to_their_names(store):
+    run_id = add_run(store)
+    attempt = store.claim(run_id, FACTS)
+    store.record_epoch(attempt, epoch(1), "ab")
+    store.finish_run(attempt, "complete", max_acc=77.5, mean_acc=76.0)
+    by_hand = """
+        SELECT study.name, trial.arm, trial.state, trial.value, run.seed, run.state, run.attempt,
+               run.max_acc, run.mean_acc, epoch.epoch, epoch.train_loss, epoch.train_acc,
+               epoch.val_loss, epoch.val_acc, outbox.sent_at
+        FROM study JOIN trial ON trial.study_id = study.id JOIN run ON run.trial_id = trial.id
+        JOIN epoch ON epoch.run_id = run.id
+        JOIN outbox ON outbox.run_id = run.id AND outbox.epoch = epoch.epoch
+    """
+    expected = ("demo", "sgd", "running", None, 0, "complete", 1, 77.5, 76.0, 1, 0.5, 80.0)
+    baseline = """
+        INSERT INTO baseline
+            (table_name, dataset, model, fraction, method, weight_decay, statistic, value)
+        VALUES ('1', 'fashion_mnist', 'resnet20', 1.0, 'sgd', NULL, 'max', 92.87)
+    """
+    with store.database.engine.begin() as connection:
+        assert connection.execute(text(by_hand)).all() == [(*expected, 0.625, 77.5, None)]
+        connection.execute(text(baseline))
+        assert connection.execute(text("SELECT id, value FROM baseline")).all() == [(1, 92.87)]
