@@ -106,20 +106,23 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
 def bench(quick: bool, device: str, threads: int | None, study: bool, form: str) -> None:
     """Measure what the method and the trainer cost here, as ratios."""
-    from ressmooth import bench as bench_training
-    from ressmooth import bench_study, timing
+    from ressmooth.bench import timing
 
     if study:
-        rows = bench_study.measure(quick=quick)
+        from ressmooth.bench.study import measure
+
+        rows = measure(quick=quick)
     else:
-        rows = bench_training.measure(quick=quick, device=device, threads=threads)
+        from ressmooth.bench.training import measure as measure_training
+
+        rows = measure_training(quick=quick, device=device, threads=threads)
     click.echo(timing.as_json(rows) if form == "json" else timing.as_table(rows))
 
 
 with_home = click.option(
     "--home",
     type=click.Path(path_type=Path),
-    default=home,
+    callback=lambda ctx, option, given: home(given),
     help="where results are kept [default: RESSMOOTH_HOME or ~/.ressmooth]",
 )
 
@@ -128,7 +131,7 @@ def _store(where: Path) -> "Store":
     """The Store of a home that has one; looking must not create it."""
     from ressmooth.store import default_url, open_store
 
-    return open_store(default_url(where.absolute()), create=False)
+    return open_store(default_url(where), create=False)
 
 
 def _study(store: "Store", name: str) -> "StudyRow":
@@ -219,6 +222,8 @@ def ui(port: int, home: Path) -> None:
     from ressmooth import tracking
 
     click.echo(f"MLflow is at http://127.0.0.1:{port} (Ctrl-C ends it)")
+    for name, address in tracking.pages(home, port).items():
+        click.echo(f"  {name}: {address}")
     sys.exit(tracking.serve(home, port))
 
 
@@ -235,7 +240,7 @@ def upgrade(home: Path) -> None:
     from ressmooth.store import upgrade as migrate
 
     home.mkdir(parents=True, exist_ok=True)
-    url = default_url(home.absolute())
+    url = default_url(home)
     before, after = migrate(url)
     what = "is already at" if before == after else f"upgraded from {before or 'nothing'} to"
     click.echo(f"{safe_url(url)} {what} {after}")

@@ -118,9 +118,13 @@ def describe(error: ErrorDetails, model: type[BaseModel]) -> str:
     return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def home() -> Path:
-    """Where everything is kept that is not asked for elsewhere: RESSMOOTH_HOME or ~/.ressmooth."""
-    return Path(os.environ.get("RESSMOOTH_HOME") or Path.home() / ".ressmooth").absolute()
+def home(given: Path | None = None) -> Path:
+    """Where results are kept: as given, or RESSMOOTH_HOME, or ~/.ressmooth."""
+    place = given or Path(os.environ.get("RESSMOOTH_HOME") or Path.home() / ".ressmooth")
+    place = place.absolute()
+    if any(character in str(place) for character in "%?#"):  # have a meaning in database URLs
+        raise ConfigError(f"home = {str(place)!r}: a path without % ? #")
+    return place
 
 
 def choices(annotation: Any) -> tuple[str, ...]:

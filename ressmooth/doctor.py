@@ -38,7 +38,7 @@ def _torch(home: Path) -> Iterator[Finding]:
 def _database(home: Path) -> Iterator[Finding]:
     from ressmooth.store import Store, default_url, safe_url
 
-    url = default_url(home.absolute())
+    url = default_url(home)
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         yield Finding("database", f"{url}: not there yet; the first study makes it")
         return

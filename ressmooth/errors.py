@@ -5,7 +5,7 @@
     ├── DataError          a data set is missing or unreadable           exit 2
     ├── StudyBusy          another launcher runs the study               exit 3
     ├── StoreUnreachable   the database is missing or does not answer    exit 4
-    ├── TrackingError      MLflow does not answer or refuses              exit 4
+    ├── TrackingError      MLflow does not answer or refuses             exit 4
     ├── SchemaError        the database's tables are older or newer      exit 5
     ├── StoreCorrupt       the database file is damaged or none          exit 5
     ├── CheckpointError    a checkpoint is damaged or of another run     exit 5

@@ -60,7 +60,7 @@ def main(
         gpus_per_run=resources.gpus_per_run,
         cpus_per_run=resources.cpus_per_run,
     )
-    where = (home or config.home()).absolute()
+    where = config.home(home)
     if dry_run:
         from ressmooth.plan import describe
 

@@ -2,8 +2,8 @@ import json
 
 import torch
 
-from ressmooth import timing
-from ressmooth.bench import literal_loss, loss_alone
+from ressmooth.bench import timing
+from ressmooth.bench.training import literal_loss, loss_alone
 from ressmooth.smoothing import Constant, SmoothingLoss
 
 

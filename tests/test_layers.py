@@ -11,16 +11,15 @@ PACKAGE = Path(ressmooth.__file__).parent
 LAYERS = """
     cli study
     bench
-    engines
-    doctor plan tracking
-    view report export rerun
+    engines doctor
+    tracking plan view
+    report export rerun
     dispatch compare
     search run solo
-    curves progress
-    train
+    progress train
     store
-    spec placement methods shell
-    smoothing models data checkpoint
+    spec placement methods phrases shell
+    smoothing models data checkpoint curves
     config
     mistakes
     errors __init__

@@ -13,11 +13,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from store_content import FACTS, epoch, record, spec
 
-from ressmooth import database, migrations
-from ressmooth import upgrade as upgrading
 from ressmooth.errors import SchemaError, StorageError
-from ressmooth.store import Store, open_store, upgrade
-from ressmooth.tables import Base
+from ressmooth.store import Store, database, migrations, open_store, upgrade
+from ressmooth.store import schema as upgrading
+from ressmooth.store.tables import Base
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -78,7 +77,7 @@ def test_head_is_the_end_of_one_line():
 
 def test_migrations_are_installed_with_the_package():
     """Setuptools takes packages only, not directories without __init__.py."""
-    assert import_module("ressmooth.migrations.versions").__file__ is not None
+    assert import_module("ressmooth.store.migrations.versions").__file__ is not None
 
 
 def test_upgrading_makes_the_tables_once(store_url):

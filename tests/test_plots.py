@@ -6,8 +6,8 @@ import pytest
 from build import study as make_spec
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from ressmooth.plots import distributions, optuna_study, page
 from ressmooth.store import TrialRow
+from ressmooth.tracking.plots import distributions, optuna_study, page
 
 NOW = datetime.now(UTC)
 SEARCH = {"sampler": "tpe", "trials": 9}

@@ -4,8 +4,8 @@ import psycopg
 import pytest
 from store_content import FACTS, METRICS, add_run, add_trial, config, epoch, spec
 
-from ressmooth import database
 from ressmooth.errors import ConfigError, RunFinished, StaleAttempt
+from ressmooth.store import database
 from ressmooth.train import Epoch
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ressmooth import spec
 from ressmooth.errors import ConfigError
-from ressmooth.studyfile import MAX_BYTES, bundled, find, read
+from ressmooth.spec.studyfile import MAX_BYTES, bundled, find, read
 
 
 def refused(path):

@@ -13,11 +13,11 @@ from typing import Any
 import optuna
 from sqlalchemy import create_engine, text
 
+from ressmooth.bench.timing import Bench, Row
 from ressmooth.compare import arms
 from ressmooth.dispatch import Dispatcher
 from ressmooth.spec import StudySpec
 from ressmooth.store import Store, open_store
-from ressmooth.timing import Bench, Row
 
 FACTS = {"host": "bench", "device": "cpu", "threads": 1, "versions": {}, "git_commit": None}
 METRICS = ("train_loss", "train_acc", "val_loss", "val_acc", "lr", "scale", "diffusivity")
@@ -92,7 +92,7 @@ def overhead(bench: Bench, directory: Path) -> None:
 
 def storing(bench: Bench, directory: Path) -> None:
     """A curve of many epochs and seven figures: each epoch its own durable transaction."""
-    from ressmooth.mirror import Mirror
+    from ressmooth.tracking.mirror import Mirror
 
     epochs = 20 if bench.quick else 200
     store = open_store(f"sqlite:///{directory}/storing.db")

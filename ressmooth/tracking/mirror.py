@@ -17,9 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ressmooth import artifacts, compare, points
+from ressmooth import compare
 from ressmooth.errors import RessmoothError, TrackingError
-from ressmooth.rows import TERMINAL, EpochRow, OutboxRow, RunRow, StudyRow, TrialRow, Winner
+from ressmooth.store.rows import TERMINAL, EpochRow, OutboxRow, RunRow, StudyRow, TrialRow, Winner
+from ressmooth.tracking import artifacts, points
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

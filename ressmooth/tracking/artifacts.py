@@ -39,7 +39,7 @@ def write_study(
     selection = spec.settings.get("selection", "paper")
     (directory / "comparison.md").write_text(markdown(arms, selection))
     _write_csv(directory / "comparison.csv", arms)
-    from ressmooth import plots  # loads plotly
+    from ressmooth.tracking import plots  # loads plotly
 
     (directory / "search").mkdir()
     for arm in spec.arms:

@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ressmooth import checkpoint, models
+from ressmooth.bench.timing import Bench, Row, Work
 from ressmooth.config import parse
 from ressmooth.data import Batches, Normaliser, load
 from ressmooth.methods import SquaredError
 from ressmooth.smoothing import Constant, SmoothingLoss, diffusivity, residual
-from ressmooth.timing import Bench, Row, Work
 from ressmooth.train import Trainer
 
 BATCH = 128

@@ -1,9 +1,9 @@
-"""Run by Alembic on the connection of `ressmooth.upgrade`, inside its transaction."""
+"""Run by Alembic on the connection of `ressmooth.store.schema`, inside its transaction."""
 
 from alembic import context
 
-from ressmooth.migrations import VERSION_TABLE
-from ressmooth.tables import Base
+from ressmooth.store.migrations import VERSION_TABLE
+from ressmooth.store.tables import Base
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -6,7 +6,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from ressmooth.database import Database
+from ressmooth.store.database import Database
 
 
 class HasDatabase(Protocol):

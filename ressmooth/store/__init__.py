@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 from sqlalchemy.engine import RowMapping
 
-from ressmooth.database import Database, default_url, safe_url
 from ressmooth.errors import ConfigError
-from ressmooth.holding import Holding, holder_of
-from ressmooth.outbox import Mailing
-from ressmooth.recording import Recording, check_terminal, reopen
-from ressmooth.rows import (
+from ressmooth.store.database import Database, default_url, safe_url
+from ressmooth.store.holding import Holding, holder_of
+from ressmooth.store.outbox import Mailing
+from ressmooth.store.recording import Recording, check_terminal, reopen
+from ressmooth.store.rows import (
     COMPLETE,
     PRUNED,
     RUNNING,
@@ -33,9 +33,9 @@ from ressmooth.rows import (
     TrialRow,
     Winner,
 )
-from ressmooth.tables import Epoch, Run, Study, Trial, clock, insert_new
-from ressmooth.transaction import reading, writing
-from ressmooth.upgrade import upgrade
+from ressmooth.store.schema import upgrade
+from ressmooth.store.tables import Epoch, Run, Study, Trial, clock, insert_new
+from ressmooth.store.transaction import reading, writing
 
 if TYPE_CHECKING:
     from ressmooth.spec import StudySpec

@@ -6,11 +6,11 @@ from datetime import timedelta
 from sqlalchemy import Connection, select, update
 from sqlalchemy.engine import RowMapping
 
-from ressmooth.database import Database
 from ressmooth.errors import StudyBusy
-from ressmooth.rows import Holder
-from ressmooth.tables import Study, clock
-from ressmooth.transaction import writing
+from ressmooth.store.database import Database
+from ressmooth.store.rows import Holder
+from ressmooth.store.tables import Study, clock
+from ressmooth.store.transaction import writing
 
 LEASE = timedelta(seconds=120)  # without a beat for this long, a launcher elsewhere counts as dead
 

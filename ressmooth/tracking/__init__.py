@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from ressmooth.errors import ConfigError, StorageError, StoreUnreachable, TrackingError
-from ressmooth.mirror import Mirror, Refused, hidden, subjects
 from ressmooth.store import OutboxRow, Store
+from ressmooth.tracking.mirror import Mirror, Refused, hidden, subjects
 
 ROWS = 200  # of the outbox, taken and ticked off at once
 PERIOD = 1.0  # seconds between two looks at the outbox, at least

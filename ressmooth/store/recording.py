@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, case, delete, insert, select, update
 
-from ressmooth.database import Database
 from ressmooth.errors import ConfigError, RunFinished, StaleAttempt
-from ressmooth.rows import FAILED, RUNNING, TERMINAL, WAITING, Attempt
-from ressmooth.tables import PENDING, Epoch, Outbox, Run, Trial, clock, insert_new
-from ressmooth.transaction import reading, writing
+from ressmooth.store.database import Database
+from ressmooth.store.rows import FAILED, RUNNING, TERMINAL, WAITING, Attempt
+from ressmooth.store.tables import PENDING, Epoch, Outbox, Run, Trial, clock, insert_new
+from ressmooth.store.transaction import reading, writing
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

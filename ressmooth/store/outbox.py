@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from ressmooth.database import Database
-from ressmooth.rows import OutboxRow
-from ressmooth.tables import PENDING, Outbox, clock
-from ressmooth.transaction import reading, writing
+from ressmooth.store.database import Database
+from ressmooth.store.rows import OutboxRow
+from ressmooth.store.tables import PENDING, Outbox, clock
+from ressmooth.store.transaction import reading, writing
 
 
 class Mailing:

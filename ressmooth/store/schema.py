@@ -9,11 +9,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-from ressmooth import migrations
-from ressmooth.database import Database, damaged, read_revision
 from ressmooth.errors import SchemaError, StorageError
-from ressmooth.migrations import HEAD
-from ressmooth.tables import Base
+from ressmooth.store import migrations
+from ressmooth.store.database import Database, damaged, read_revision
+from ressmooth.store.migrations import HEAD
+from ressmooth.store.tables import Base
 
 MIGRATIONS = Path(migrations.__file__).parent
 LOCK = 0x72657373  # "ress": the advisory lock of our migrations

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from ressmooth.compare import Arm
 from ressmooth.phrases import settings
-from ressmooth.rows import EpochRow, RunRow, TrialRow, Winner
+from ressmooth.store.rows import EpochRow, RunRow, TrialRow, Winner
 
 METRICS = (
     "train_loss",

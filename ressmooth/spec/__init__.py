@@ -18,8 +18,8 @@ from pydantic import Field, field_validator
 from ressmooth import config
 from ressmooth.errors import ConfigError
 from ressmooth.mistakes import Mistakes, Tree, shorten
-from ressmooth.space import Arm, Choices, Range, SettingReader, Table
-from ressmooth.studyfile import bundled, find, override, parse, read
+from ressmooth.spec.space import Arm, Choices, Range, SettingReader, Table
+from ressmooth.spec.studyfile import bundled, find, override, parse, read
 
 __all__ = [
     "Arm",

@@ -26,7 +26,7 @@ from ressmooth.errors import (
     StoreCorrupt,
     StoreUnreachable,
 )
-from ressmooth.migrations import HEAD, VERSION_TABLE
+from ressmooth.store.migrations import HEAD, VERSION_TABLE
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

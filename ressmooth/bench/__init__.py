@@ -1,0 +1,1 @@
+"""`ressmooth bench`: ratios of two things timed together, on the machine at hand."""
