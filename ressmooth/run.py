@@ -26,6 +26,7 @@ from ressmooth.errors import (
     RessmoothError,
     StaleAttempt,
     StorageError,
+    StoreCorrupt,
     StoreUnreachable,
 )
 from ressmooth.store import Attempt, Store
@@ -56,7 +57,7 @@ def execute(store: Store, run_id: int, home: Path, hear: Hear) -> str:
             _clear(directory)
             return "pruned"
         return _finish(store, attempt, trainer.result(), trainer, directory)
-    except (StaleAttempt, StoreUnreachable, StorageError):
+    except (StaleAttempt, StoreUnreachable, StoreCorrupt, StorageError):
         raise  # not the run's fault: it stays to be gone on with
     except Exception as error:
         store.finish_run(attempt, "failed", error=_reason(error))

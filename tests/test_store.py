@@ -101,6 +101,21 @@ def test_a_trial_cannot_finish_as_running(store):
         store.finish_trial(trial.id, "running", None)
 
 
+def test_the_winner_of_an_arm_has_the_best_value(store):
+    study_id = store.open_study(spec(), "")
+    values = [("sgd", 90.0), ("adam", 80.0), ("sgd", None), ("sgd", 92.0), ("sgd", 92.0)]
+    for number, (branch, value) in enumerate(values):
+        trial = add_trial(store, study_id, branch=branch, number=number)
+        store.finish_trial(trial.id, "complete", value)
+    pruned = add_trial(store, study_id, branch="adam", number=9)
+    store.finish_trial(pruned.id, "pruned", 99.0)
+    winners = store.winners(study_id)
+    assert [(w.trial.arm, w.trial.number_in_branch, w.tried) for w in winners] == [
+        ("sgd", 3, 4),
+        ("adam", 1, 1),
+    ]
+
+
 def test_json_comes_back_as_it_went(store):
     params = {
         "zeta": 1e-5,

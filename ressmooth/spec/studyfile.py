@@ -25,7 +25,7 @@ def _bundled() -> dict[str, Path]:
     try:
         folder = resources.files("ressmooth.studies")
     except ModuleNotFoundError:  # a checkout
-        folder = Path(__file__).parent.parent / "studies"
+        folder = Path(__file__).parents[2] / "studies"
     files = [Path(str(entry)) for entry in folder.iterdir()]
     return {file.stem: file for file in files if file.suffix == ".toml"}
 

@@ -177,7 +177,7 @@ class Store(Holding, Recording, Mailing):
     @reading
     def winners(self, connection: Connection, study_id: int) -> list[Winner]:
         """Per arm its best complete trial, arms in order of their first one; reads no epoch."""
-        best_first = (Trial.value.desc(), Trial.id)
+        best_first = (Trial.value.desc().nulls_last(), Trial.id)
         ranked = (
             select(
                 Trial.id,

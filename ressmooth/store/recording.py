@@ -154,9 +154,11 @@ class Recording:
     @writing
     def release_run(self, connection: Connection, run_id: int) -> None:
         """Its launcher stops: the run waits for the next launch."""
-        connection.execute(
+        released = connection.execute(
             update(Run).where(Run.id == run_id, Run.state == RUNNING).values(state=WAITING)
         )
+        if released.rowcount:
+            _tell(connection, run_id, "run")
 
     def fail_worker(self, run_id: int, reason: str) -> int:
         """Its worker died: the run waits for another one; how often that has happened to it."""
