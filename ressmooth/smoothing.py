@@ -118,6 +118,8 @@ def smooth(residual: Tensor, diffusivity: Tensor, layers: int = 1) -> Tensor:
     each element moves towards the mean.
     """
     m = residual.shape[-1]
+    if m < 2:
+        raise ValueError(f"Smoothing needs at least 2 classes, but got {m}.")
     for _ in range(layers):
         centred = residual - residual.mean(-1, keepdim=True)
         residual = torch.addcmul(residual, diffusivity, centred, value=-m / (m - 1))
@@ -211,8 +213,6 @@ class SmoothingLoss(_ResidualLoss):
     outputs = (-1,)
 
     def smoothed(self, d: Tensor, kappa: Tensor) -> Tensor:
-        if d.shape[-1] < 2:
-            raise ValueError(f"Smoothing needs at least 2 classes, but got {d.shape[-1]}.")
         return smooth(d, kappa, self.layers)
 
 

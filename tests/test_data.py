@@ -59,6 +59,8 @@ def offline(monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    # urllib keeps its first opener, proxies included: a new one here, the old one afterwards
+    monkeypatch.setattr("urllib.request._opener", None)
 
 
 # random numbers
