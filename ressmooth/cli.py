@@ -101,10 +101,10 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
 @main.command()
 @click.option("--quick", is_flag=True, help="under a minute, coarser")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
-@click.option("--threads", type=click.IntRange(1), help="CPU threads [default: torch's choice]")
+@click.option("--threads", type=click.IntRange(1), default=1, help="CPU threads, as a worker's [1]")
 @click.option("--study", is_flag=True, help="what a study costs beside its training, instead")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
-def bench(quick: bool, device: str, threads: int | None, study: bool, form: str) -> None:
+def bench(quick: bool, device: str, threads: int, study: bool, form: str) -> None:
     """Measure what the method and the trainer cost here, as ratios."""
     from ressmooth.bench import timing
 

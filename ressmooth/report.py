@@ -1,7 +1,7 @@
 """Studies as text: the comparison of the arms, and what the Store knows of a study."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,7 @@ from ressmooth.store import StudyRow, TrialRow
 WIDTH = 110
 SELECTION = {
     "paper": "Validation is the test set, as in the paper: figures that selected flatter.",
-    "holdout": "A tenth of the training set selected; the test set was read once, at the end.",
+    "holdout": "A tenth of the training set selected; the test set, read at the end, did not.",
 }
 
 
@@ -43,7 +43,7 @@ def comparison(study: StudyRow, arms: Sequence[Arm]) -> str:
 def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[Arm]]]) -> str:
     """A line per study."""
     table = Table()
-    for column in ("study", "dataset", "model", "trials", "runs", "best arm", "since", "held by"):
+    for column in ("study", "dataset", "model", "runs", "best arm", "since", "held by"):
         table.add_column(column)
     for study, trials, arms in studies:
         best = max(arms, key=lambda arm: arm.value, default=None)
@@ -52,7 +52,6 @@ def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[Arm]
             study.name,
             str(common.get("dataset", "digits")),
             str(common.get("model", "small")),
-            _states(trial.state for trial in trials),
             _states(run.state for trial in trials for run in trial.runs),
             f"{best.name} {best.value:.2f} %" if best else "–",
             f"{study.created_at:%Y-%m-%d %H:%M}",
@@ -64,22 +63,21 @@ def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[Arm]
 def details(study: StudyRow, trials: Sequence[TrialRow], arms: Sequence[Arm]) -> str:
     """Every trial and run of a study, then the comparison."""
     table = Table(title=study.name)
-    for column in ("trial", "arm", "configuration", "state", "value", "run", "seed", "epochs"):
-        table.add_column(column)
-    for column in ("run state", "max", "mean", "time"):
+    for column in ("arm", "configuration", "value", "run", "seed", "epochs", "state", "max"):
+        table.add_column(column, overflow="fold")
+    for column in ("mean", "time"):
         table.add_column(column)
     for trial in trials:
-        for first, run in zip([True] + [False] * len(trial.runs), trial.runs, strict=False):
-            value = f"{trial.value:.2f}" if trial.value is not None else ""
-            head = [str(trial.id), trial.arm, settings(trial.params), trial.state, value]
+        head = [trial.arm, settings(trial.params), _percent(trial.value)]
+        for run in trial.runs:
             table.add_row(
-                *(head if first else [""] * 5),
+                *(head if run is trial.runs[0] else [""] * len(head)),
                 str(run.id),
                 str(run.seed),
                 f"{run.last_epoch}/{run.config['epochs']}",
                 run.state,
-                f"{run.max_acc:.2f}" if run.max_acc is not None else "",
-                f"{run.mean_acc:.2f}" if run.mean_acc is not None else "",
+                _percent(run.max_acc),
+                _percent(run.mean_acc),
                 duration(run.seconds) if run.seconds is not None else "",
             )
     errors = [
@@ -99,8 +97,12 @@ def render(table: Table) -> str:
     return capture.get()
 
 
-def _states(states: object) -> str:
-    counts = Counter(states)  # type: ignore[call-overload]
+def _percent(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.2f}"
+
+
+def _states(states: Iterable[str]) -> str:
+    counts = Counter(states)
     return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
 
 

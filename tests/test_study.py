@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 
 import psutil
+import psycopg
 import pytest
 
 from ressmooth.checkpoint import sha256
@@ -159,6 +160,36 @@ def test_a_killed_launcher_takes_its_workers_along_and_can_be_resumed(study, tmp
     assert resumed.stdout == undisturbed[1].stdout
     assert query(tmp_path, RESULTS) == query(undisturbed[0], RESULTS)
     assert query(tmp_path, CURVES) == query(undisturbed[0], CURVES)
+
+
+def test_on_postgresql_a_killed_launcher_resumes_to_the_same_rows(
+    study, tmp_path, undisturbed, postgres, monkeypatch
+):
+    with psycopg.connect(postgres.get_uri(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE whole_study")
+    url = postgres.get_uri("whole_study")
+    monkeypatch.setenv("RESSMOOTH_DATABASE_URL", url)
+    launcher = subprocess.Popen(command(study, tmp_path, "--workers", "2", "--quiet"))
+
+    def asked(sql):
+        with psycopg.connect(url) as connection:
+            return connection.execute(sql.replace("params", "params::text")).fetchall()
+
+    def five_epochs():
+        try:
+            return asked("SELECT count(*) FROM epoch")[0][0] >= 5
+        except psycopg.Error:
+            return False  # no tables yet
+
+    wait_for(five_epochs)
+    launcher.kill()
+    launcher.wait()
+    resumed = launch(study, tmp_path, "--workers", "2")
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout == undisturbed[1].stdout
+    for sql in (RESULTS, CURVES):
+        assert sorted(map(str, asked(sql))) == sorted(map(str, query(undisturbed[0], sql)))
+    assert not (tmp_path / "results.db").exists()
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -28,9 +28,8 @@ OURS = partial(SmoothingLoss(Constant(0.5)), progress=0.5)
 PLAIN = SquaredError("softmax", "sum")
 
 
-def measure(*, quick: bool, device: str, threads: int | None) -> list[Row]:
-    if threads:
-        torch.set_num_threads(threads)
+def measure(*, quick: bool, device: str, threads: int) -> list[Row]:
+    torch.set_num_threads(threads)
     bench = Bench(quick, device)
     loss_alone(bench)
     whole_step(bench)

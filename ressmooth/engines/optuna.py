@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -43,7 +44,11 @@ class Worker:
 
     def start(self, run: RunRow) -> None:
         self.run = run
-        self.connection.send(run.id)
+        self.tell(run.id)
+
+    def tell(self, message: object) -> None:
+        with suppress(OSError):  # a dead worker is noticed when it is listened to
+            self.connection.send(message)
 
     def end(self) -> str:
         """Wait for the process to be gone; how it ended."""
@@ -140,7 +145,7 @@ class Engine:
         if kind == "epoch":
             epoch, best = content
             self.view.epoch(worker.slot.number, run, epoch, best)
-            worker.connection.send(self._verdict(run, epoch.epoch, best))
+            worker.tell(self._verdict(run, epoch.epoch, best))
         elif kind == "ended":
             worker.run = None
             if content[0] != "waiting":

@@ -11,7 +11,7 @@ from dataclasses import fields
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, or_, select, update
 from sqlalchemy.engine import RowMapping
 
 from ressmooth.errors import ConfigError
@@ -58,6 +58,27 @@ __all__ = [
 
 LIKE = ("dataset", "model", "fraction", "batch_size")  # settings that an epoch's time depends on
 RECENT = 200  # runs that tell how long an epoch takes
+
+
+COMPLETE_TRIALS = (Trial.study_id == bindparam("of_study")) & (Trial.state == COMPLETE)
+ARMS = (
+    select(
+        Trial.arm,
+        func.max(Trial.value).label("best"),
+        func.count().label("tried"),
+        func.min(Trial.id).label("first"),
+    )
+    .where(COMPLETE_TRIALS)
+    .group_by(Trial.arm)
+    .subquery()
+)
+WINNERS = (
+    select(func.min(Trial.id).label("id"), ARMS.c.tried)
+    .join(ARMS, (Trial.arm == ARMS.c.arm) & (Trial.value == ARMS.c.best))
+    .where(COMPLETE_TRIALS)
+    .group_by(Trial.arm, ARMS.c.tried, ARMS.c.first)
+    .order_by(ARMS.c.first)
+)
 
 
 def open_store(url: str, create: bool = True) -> "Store":
@@ -177,19 +198,7 @@ class Store(Holding, Recording, Mailing):
     @reading
     def winners(self, connection: Connection, study_id: int) -> list[Winner]:
         """Per arm its best complete trial, arms in order of their first one; reads no epoch."""
-        best_first = (Trial.value.desc().nulls_last(), Trial.id)
-        ranked = (
-            select(
-                Trial.id,
-                func.row_number().over(order_by=best_first, partition_by=Trial.arm).label("rank"),
-                func.count().over(partition_by=Trial.arm).label("tried"),
-                func.min(Trial.id).over(partition_by=Trial.arm).label("first"),
-            )
-            .where(Trial.study_id == study_id, Trial.state == COMPLETE)
-            .subquery()
-        )
-        query = select(ranked.c.id, ranked.c.tried).where(ranked.c.rank == 1)
-        chosen = connection.execute(query.order_by(ranked.c.first)).all()
+        chosen = connection.execute(WINNERS, {"of_study": study_id}).all()
         trials = {t.id: t for t in _trials(connection, Trial.id.in_([row.id for row in chosen]))}
         return [Winner(trials[row.id], row.tried) for row in chosen]
 

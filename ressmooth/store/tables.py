@@ -127,7 +127,10 @@ class Study(Base):
 
 class Trial(Base):
     __tablename__ = "trial"
-    __table_args__ = (UniqueConstraint("study_id", "branch", "number_in_branch"),)
+    __table_args__ = (
+        UniqueConstraint("study_id", "branch", "number_in_branch"),
+        Index("ix_trial_value", "study_id", "state", "arm", "value"),  # for comparing
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))

@@ -46,6 +46,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["study_id"], ["study.id"], name="fk_trial_study_id"),
         sa.UniqueConstraint("study_id", "branch", "number_in_branch", name="uq_trial_study_id"),
     )
+    op.create_index("ix_trial_value", "trial", ["study_id", "state", "arm", "value"])
     op.create_table(
         "run",
         sa.Column("id", sa.Integer, nullable=False),

@@ -1,0 +1,142 @@
+"""The commands around studies, on a real store with a study that was really trained."""
+
+import csv
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from ressmooth.cli import main
+from ressmooth.store import default_url, open_store
+
+STUDY = """
+name = "tiny"
+dataset = "digits"
+fraction = 0.2
+epochs = 2
+[arms.sgd]
+method = "mse"
+[arms.bad]
+method = "mse"
+output = "identity"
+lr = 1e5
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_answers_at_mlflow(monkeypatch):
+    monkeypatch.delenv("RESSMOOTH_DATABASE_URL", raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A study with a complete and a failed run."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "tiny.toml").write_text(STUDY)
+    no_mlflow = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    command = [sys.executable, "-m", "ressmooth.study", str(home / "tiny.toml"), "--quiet"]
+    done = subprocess.run(
+        [*command, "--home", str(home)], capture_output=True, text=True, env=no_mlflow
+    )
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+def run(*arguments, home):
+    return CliRunner().invoke(main, [*arguments, "--home", str(home)])
+
+
+def test_list_shows_the_study_and_its_best_arm(home):
+    output = run("list", home=home).output
+    assert "tiny" in output and "1 complete, 1 failed" in output and "sgd" in output
+
+
+def test_show_tells_of_every_run_and_why_one_failed(home):
+    output = run("show", "tiny", home=home).output
+    assert "run 2 (bad, seed 0): diverged at epoch 1" in output
+    assert "2/2" in output and "accuracy in %" in output
+
+
+def test_an_unknown_study_names_the_known_ones(home):
+    result = run("show", "tyni", home=home)
+    assert result.exit_code == 2
+    assert result.stderr == "error: no study 'tyni' here; known: tiny\n"
+
+
+def test_looking_creates_nothing(tmp_path):
+    result = run("list", home=tmp_path / "none")
+    assert result.exit_code != 0 and "launching a study makes it" in result.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_export_gives_every_epoch_as_csv_and_as_json(home):
+    rows = list(csv.DictReader(run("export", "tiny", home=home).output.splitlines()))
+    assert [(row["arm"], row["epoch"]) for row in rows] == [("sgd", "1"), ("sgd", "2")]
+    same = json.loads(run("export", "tiny", "--format", "json", home=home).output)
+    assert [row["val_acc"] for row in same] == [float(row["val_acc"]) for row in rows]
+
+
+def test_rerun_says_identical_or_what_differs(home):
+    assert "identical" in run("rerun", "1", home=home).output
+    with closing(sqlite3.connect(home / "results.db")) as connection:
+        connection.execute("UPDATE epoch SET train_loss = train_loss + 1 WHERE epoch = 2")
+        connection.commit()
+        result = run("rerun", "1", home=home)
+        connection.execute("UPDATE epoch SET train_loss = train_loss - 1 WHERE epoch = 2")
+        connection.commit()
+    assert result.exit_code == 1
+    assert "differs: epoch 2: train_loss was" in result.output
+
+
+def test_only_a_complete_run_can_be_rerun(home):
+    result = run("rerun", "2", home=home)
+    assert result.exit_code == 2 and "run 2 is failed" in result.stderr
+
+
+def test_retry_puts_failed_runs_back_and_no_others(home):
+    result = run("retry", "tiny", "--failed", home=home)
+    assert result.output.startswith("1 runs are waiting again")
+    store = open_store(default_url(home))
+    assert [store.run(number).state for number in (1, 2)] == ["complete", "waiting"]
+    store.close()
+
+
+def test_sync_without_mlflow_says_where_it_looked(home):
+    result = run("sync", home=home)
+    assert result.exit_code == 4 and "http://127.0.0.1:9" in result.stderr
+
+
+def test_db_upgrade_says_where_the_schema_is(home, tmp_path):
+    assert "is already at 0001" in run("db", "upgrade", home=home).output
+    assert "upgraded from nothing to 0001" in run("db", "upgrade", home=tmp_path / "new").output
+
+
+def test_doctor_finds_what_is_missing(home, monkeypatch):
+    result = run("doctor", home=home)
+    assert result.exit_code == 1
+    assert "BAD  MLflow" in result.output and "ok   database" in result.output
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    result = run("doctor", home=home)
+    assert result.exit_code == 0, result.output
+
+
+def test_a_home_that_a_database_url_would_misread_is_refused(tmp_path):
+    result = run("list", home=tmp_path / "100%")
+    assert result.exit_code == 2 and "without % ? #" in result.stderr
+
+
+def test_list_and_show_load_neither_torch_nor_mlflow(home):
+    code = (
+        "import sys; from click.testing import CliRunner; from ressmooth.cli import main\n"
+        f"for a in (['list'], ['show', 'tiny']):\n"
+        f"    assert CliRunner().invoke(main, [*a, '--home', {str(home)!r}]).exit_code == 0\n"
+        "print([m for m in ('torch', 'mlflow', 'optuna', 'ray') if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert output.strip() == "[]"
