@@ -5,12 +5,11 @@ from statistics import fmean
 
 from rich.table import Table
 
-from ressmooth.config import RunConfig
 from ressmooth.errors import RessmoothError
 from ressmooth.phrases import duration
 from ressmooth.placement import Slot
 from ressmooth.report import render
-from ressmooth.spec import Branch, Choices, StudySpec
+from ressmooth.spec import StudySpec
 from ressmooth.store import Store, default_url
 
 
@@ -25,8 +24,9 @@ def describe(spec: StudySpec, slots: list[Slot], home: Path) -> str:
     runs, epochs = sum(row[3] for row in rows), sum(row[4] for row in rows)
     table.add_row("all", "", str(sum(row[2] for row in rows)), str(runs), str(epochs), style="bold")
     rounds = -(-runs // len(slots)) if runs else 0
+    at_most = "" if spec.search.pruner == "none" else "at most "
     return (
-        f"{render(table)}{_packing(slots)}: {runs} runs in about {rounds} rounds.\n"
+        f"{render(table)}{_packing(slots)}: {at_most}{runs} runs in about {rounds} rounds.\n"
         f"{_estimate(spec, len(slots), home)}"
     )
 
@@ -38,17 +38,8 @@ def _row(spec: StudySpec, arm: str) -> tuple[str, str, int, int, int]:
     what = f"{len(branches)} fixed" if not searched else f"search {', '.join(searched)}"
     if searched and len(branches) > 1:
         what += f" in {len(branches)} cells"
-    epochs = round(fmean(example(branch).epochs for branch in branches))
+    epochs = round(fmean(branch.example().epochs for branch in branches))
     return arm, what, trials, trials * spec.seeds, trials * spec.seeds * epochs
-
-
-def example(branch: Branch) -> RunConfig:
-    """A configuration of the branch: the low end of each range."""
-    sampled = {
-        name: space.choices[0] if isinstance(space, Choices) else space.low
-        for name, space in branch.space.items()
-    }
-    return RunConfig.model_validate({**branch.values, **sampled})
 
 
 def _packing(slots: list[Slot]) -> str:
@@ -70,7 +61,7 @@ def _estimate(spec: StudySpec, workers: int, home: Path) -> str:
         return unknown
     total = 0.0
     for branch in spec.branches:
-        config = example(branch).model_dump()
+        config = branch.example().model_dump()
         config["threads"] = config["threads"] or max(1, int(spec.resources.cpus_per_run))
         seconds = store.seconds_per_epoch(config)
         if seconds is None:

@@ -4,11 +4,9 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from safetensors.torch import save_file
-
-from ressmooth import checkpoint
 from ressmooth.config import parse
 from ressmooth.errors import ConfigError
+from ressmooth.run import write_weights
 from ressmooth.store import Store
 from ressmooth.train import Trainer
 
@@ -33,13 +31,7 @@ def rerun(store: Store, run_id: int, home: Path) -> list[str]:
         ]
     if len(stored) != len(trainer.curve):
         differing.append(f"{len(stored)} epochs before, {len(trainer.curve)} now")
-    if weights_sha256(trainer) != run.weights_sha256:
-        differing.append("the best weights")
-    return differing
-
-
-def weights_sha256(trainer: Trainer) -> str:
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "weights.safetensors"
-        save_file({k: v.contiguous() for k, v in trainer.best_weights.items()}, path)
-        return checkpoint.sha256(path)
+        if write_weights(Path(directory) / "weights", trainer) != run.weights_sha256:
+            differing.append("the best weights")
+    return differing

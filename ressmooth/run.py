@@ -111,19 +111,24 @@ def _finish(
     if result.diverged_at is not None:
         store.finish_run(attempt, "failed", error=result.outcome, seconds=_seconds(trainer))
         return "failed"
-    weights = {name: tensor.contiguous() for name, tensor in trainer.best_weights.items()}
-    save_file(weights, directory / WEIGHTS)
+    weights_sha256 = write_weights(directory / WEIGHTS, trainer)
     store.finish_run(
         attempt,
         "complete",
         max_acc=result.max_acc,
         mean_acc=result.mean_acc,
         test_acc=result.test_acc,
-        weights_sha256=checkpoint.sha256(directory / WEIGHTS),
+        weights_sha256=weights_sha256,
         seconds=_seconds(trainer),
     )
     _clear(directory)
     return "complete"
+
+
+def write_weights(path: Path, trainer: Trainer) -> str:
+    """The weights of the best epoch, as safetensors; the file's SHA-256."""
+    save_file({name: w.contiguous() for name, w in trainer.best_weights.items()}, path)
+    return checkpoint.sha256(path)
 
 
 def _checkpoint(directory: Path, epoch: int) -> Path:

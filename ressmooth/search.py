@@ -103,12 +103,8 @@ class _Search:
     def __init__(self, spec: StudySpec, branch: Branch) -> None:
         self.spec, self.branch = spec, branch
         self.distributions = {name: distribution(name, s) for name, s in branch.space.items()}
-        epochs = RunConfig.model_validate(
-            {**branch.values, **{name: _first(s) for name, s in branch.space.items()}}
-        ).epochs
-        self.study = optuna.create_study(
-            direction="maximize", pruner=_pruner(spec.search.pruner, epochs)
-        )
+        pruner = _pruner(spec.search.pruner, branch.example().epochs)
+        self.study = optuna.create_study(direction="maximize", pruner=pruner)
         self.trials: dict[int, Trial] = {}
         self.verdicts: dict[tuple[int, int], bool] = {}  # (number, epoch) -> prune
 
@@ -158,10 +154,6 @@ def distribution(name: str, search: Range | Choices) -> BaseDistribution:
             int(search.low), int(search.high), log=search.log, step=int(search.step or 1)
         )
     return FloatDistribution(search.low, search.high, log=search.log, step=search.step)
-
-
-def _first(search: Range | Choices) -> Any:
-    return search.choices[0] if isinstance(search, Choices) else search.low
 
 
 def _seed(study_seed: int, branch: str, number: int) -> int:

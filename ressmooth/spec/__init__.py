@@ -94,6 +94,13 @@ class Branch:
         """The branch's name in the store: the same whatever the order of the file."""
         return " ".join([self.arm, *(f"{k}={json.dumps(self.cell[k])}" for k in sorted(self.cell))])
 
+    def example(self) -> config.RunConfig:
+        """A configuration of the branch: the low end of each range, the first of each choice."""
+        sampled = {
+            k: s.low if isinstance(s, Range) else s.choices[0] for k, s in self.space.items()
+        }
+        return config.parse({**self.values, **sampled})
+
 
 @dataclass(frozen=True)
 class StudySpec:
@@ -291,11 +298,8 @@ class _Reader:
     def check_branches(self, spec: StudySpec) -> None:
         """Each setting is valid by itself; is each branch as a whole?"""
         for branch in spec.branches:
-            sampled = {
-                k: s.low if isinstance(s, Range) else s.choices[0] for k, s in branch.space.items()
-            }
             try:
-                config.parse({**branch.values, **sampled})
+                branch.example()
             except ConfigError as error:
                 lines = "; ".join(str(error).splitlines())
                 self.mistakes.add(("arms", branch.arm), f"in {branch.key}: {lines}")

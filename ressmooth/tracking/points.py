@@ -5,18 +5,9 @@ from datetime import datetime
 
 from ressmooth.compare import Arm
 from ressmooth.phrases import settings
+from ressmooth.store.recording import METRICS
 from ressmooth.store.rows import EpochRow, RunRow, TrialRow, Winner
 
-METRICS = (
-    "train_loss",
-    "train_acc",
-    "val_loss",
-    "val_acc",
-    "lr",
-    "scale",
-    "diffusivity",
-    "seconds",
-)
 RESULTS = ("max_acc", "mean_acc", "test_acc")
 
 Point = tuple[str, float, int, int]  # name, value, milliseconds since 1970, step
