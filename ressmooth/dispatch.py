@@ -55,7 +55,11 @@ class Dispatcher:
 
     def give_back(self, run_id: int) -> None:
         """A run whose worker was lost goes first when a worker is free."""
-        self.waiting.appendleft(self.store.run(run_id))
+        run = self.store.run(run_id)
+        if run.state in TERMINAL:  # the worker died just after it had finished
+            self.ended(run_id)
+        else:
+            self.waiting.appendleft(run)
 
     def should_prune(self, run: RunRow, epoch: int, accuracy: float) -> bool:
         """Pruning looks at a trial's first seed; the others are trained once that has passed."""
@@ -79,7 +83,8 @@ class Dispatcher:
         self.proposer.tell(trial.branch, trial.number_in_branch, state, value)
 
     def progress(self) -> Progress:
-        runs = [run for trial in self.trials.values() for run in trial.runs]
+        # a copy: the live view asks from its own thread
+        runs = [run for trial in list(self.trials.values()) for run in trial.runs]
         known = max(len(runs), self._planned_runs())
         per_run = fmean(run.config["epochs"] for run in runs) if runs else 0
         done = [run for run in runs if run.state in TERMINAL]

@@ -9,6 +9,7 @@ import platform
 import subprocess
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ressmooth import checkpoint
@@ -42,7 +44,10 @@ def execute(store: Store, run_id: int, home: Path, hear: Hear) -> str:
     row = store.run(run_id)
     config = parse(row.config)
     directory = home / "runs" / row.uid
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Cannot create {directory}: {error.strerror}.") from error
     attempt = store.claim(run_id, facts(config))
     try:
         trainer = Trainer(config, home / "data")
@@ -59,6 +64,8 @@ def execute(store: Store, run_id: int, home: Path, hear: Hear) -> str:
         return _finish(store, attempt, trainer.result(), trainer, directory)
     except (StaleAttempt, StoreUnreachable, StoreCorrupt, StorageError):
         raise  # not the run's fault: it stays to be gone on with
+    except torch.AcceleratorError:
+        raise  # the device is lost to this process: another one tries again
     except Exception as error:
         store.finish_run(attempt, "failed", error=_reason(error))
         return "failed"
@@ -127,7 +134,16 @@ def _finish(
 
 def write_weights(path: Path, trainer: Trainer) -> str:
     """The weights of the best epoch, as safetensors; the file's SHA-256."""
-    save_file({name: w.contiguous() for name, w in trainer.best_weights.items()}, path)
+    weights = {name: tensor.contiguous() for name, tensor in trainer.best_weights.items()}
+    temporary = path.with_suffix(".tmp")
+    try:
+        save_file(weights, temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(f"Cannot write {path}: {error}.") from error
     return checkpoint.sha256(path)
 
 
@@ -138,7 +154,8 @@ def _checkpoint(directory: Path, epoch: int) -> Path:
 def _clear(directory: Path) -> None:
     """A run that ended needs no checkpoints."""
     for path in directory.glob("epoch-*"):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
 
 
 def _seconds(trainer: Trainer) -> float:

@@ -60,6 +60,9 @@ def main(
         gpus_per_run=resources.gpus_per_run,
         cpus_per_run=resources.cpus_per_run,
     )
+    wants_gpu = any(branch.values.get("device") == "cuda" for branch in loaded.branches)
+    if wants_gpu and not resources.gpus_per_run:
+        raise ConfigError("device = 'cuda': set resources.gpus_per_run to what a run may have")
     where = config.home(home)
     if dry_run:
         from ressmooth.plan import describe
@@ -76,15 +79,21 @@ def launch(
     spec: "StudySpec", text: str, slots: "list[Slot]", home: Path, again: str, quiet: bool
 ) -> int:
     """Run the study to its end on this machine; the exit code."""
+    from ressmooth.errors import StorageError
     from ressmooth.store import Holder, default_url, open_store
 
-    home.mkdir(parents=True, exist_ok=True)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Cannot create {home}: {error.strerror}.") from error
     store = open_store(default_url(home))
     study_id = store.open_study(spec, text)
     holder = Holder.here()
     store.hold(study_id, holder)
     try:
         signalled = _run(store, study_id, spec, slots, home, holder, quiet)
+    except KeyboardInterrupt:  # while workers start or MLflow is waited for
+        signalled = signal.SIGINT
     finally:
         store.release(study_id, holder)
         store.close()
@@ -125,8 +134,8 @@ def _run(
             beaten = time.monotonic()
             store.beat(study_id, holder, elapsed)
 
-    work = dispatcher.peek()
-    if work:
+    tick()  # a spent time budget asks for no more
+    if dispatcher.peek():
         with View(dispatcher, len(slots), quiet=quiet) as view:
             engine = Engine(dispatcher, slots, home, view)
             with _stopping(engine, signals):

@@ -116,7 +116,7 @@ class View:
 
     def _best(self) -> RenderableType:
         best: dict[str, Any] = {}
-        for trial in self.dispatcher.trials.values():
+        for trial in list(self.dispatcher.trials.values()):
             if trial.value is not None and trial.value > best.get(trial.arm, (-1.0,))[0]:
                 best[trial.arm] = (trial.value, trial.params)
         table = Table(box=None, padding=(0, 1), header_style="dim")

@@ -98,6 +98,15 @@ def test_a_restarted_dispatcher_hands_out_only_what_is_missing(open_study):
     assert drain(again) == 2
 
 
+def test_a_run_whose_worker_died_after_finishing_is_not_trained_again(open_study, store):
+    dispatcher = open_study(build.study({"sgd": {"method": "mse"}}))
+    run = dispatcher.next()
+    store.finish_run(store.claim(run.id, FACTS), "complete", max_acc=90.0, mean_acc=89.0)
+    dispatcher.give_back(run.id)
+    assert dispatcher.next() is None
+    assert store.trials(dispatcher.study_id)[0].value == 90.0
+
+
 def test_a_trial_that_ended_unjudged_is_judged_after_a_restart(open_study, store):
     """The launcher died between the run's end and the trial's."""
     spec = build.study({"sgd": {"method": "mse"}})

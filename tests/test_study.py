@@ -209,6 +209,57 @@ def test_a_stopped_study_says_how_to_resume(study, tmp_path, undisturbed, number
     assert query(tmp_path, CURVES) == query(undisturbed[0], CURVES)
 
 
+def test_a_busy_worker_dies_with_its_launcher_in_the_middle_of_an_epoch(study, tmp_path):
+    """The synthetic images on ResNet56 take minutes an epoch: nobody waits for its end."""
+    big = ["--set", "dataset=synthetic", "--set", "model=resnet56", "--set", "fraction=1.0"]
+    launcher = subprocess.Popen(command(study, tmp_path, "--workers", "1", "--quiet", *big))
+    wait_for(lambda: query(tmp_path, "SELECT 1 FROM run WHERE state = 'running'"))
+    workers = workers_of(launcher)
+    launcher.kill()
+    launcher.wait()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert workers and alive == []
+
+
+def test_a_stop_that_reaches_the_workers_too_is_no_failure_of_theirs(study, tmp_path):
+    """As from systemd, which signals the whole process group."""
+    study.write_text(TINY.format(epochs=200))
+    launcher = subprocess.Popen(
+        command(study, tmp_path, "--quiet"), stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    epochs_recorded(tmp_path, 3)
+    os.killpg(launcher.pid, signal.SIGTERM)
+    assert launcher.wait(timeout=60) == 143
+    assert query(tmp_path, "SELECT max(failures) FROM run") == [(0,)]
+    assert query(tmp_path, "SELECT count(*) FROM run WHERE state = 'running'") == [(0,)]
+
+
+def test_a_spent_time_budget_trains_nothing_more(tmp_path):
+    file = tmp_path / "hours.toml"
+    file.write_text(
+        """
+        name = "hours"
+        dataset = "digits"
+        fraction = 0.2
+        epochs = 1
+        search = { sampler = "random", hours = 1e-4 }
+        [arms.smooth]
+        b = { low = 0.1, high = 1.0 }
+        """
+    )
+    assert launch(file, tmp_path, "--workers", "1").returncode == 0
+    trained = query(tmp_path, "SELECT count(*) FROM run")
+    assert launch(file, tmp_path, "--workers", "1").returncode == 0
+    assert query(tmp_path, "SELECT count(*) FROM run") == trained
+
+
+def test_a_home_that_cannot_be_made_is_named(study, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = launch(study, tmp_path / "file" / "home")
+    assert done.returncode == 6
+    assert "Cannot create" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_second_launcher_is_refused_while_the_first_runs(study, tmp_path):
     study.write_text(TINY.format(epochs=200))
     first = subprocess.Popen(command(study, tmp_path, "--quiet"))
@@ -309,6 +360,7 @@ def test_dry_run_estimates_from_like_runs(study, undisturbed):
     [
         (["--workers", "0"], "--workers 0"),
         (["--workers", "many"], "--workers many"),
+        (["--set", "device=cuda"], "resources.gpus_per_run"),
         (["--set", "epochz=3"], "did you mean 'epochs'"),
         (["--set", "arms.sgd.lr=-1"], "arms.sgd.lr"),
         (["--set", "nonsense"], "nonsense"),

@@ -5,10 +5,11 @@ happen at epoch ends. Workers die with their launcher; a worker that dies is rep
 goes on from its last checkpoint.
 """
 
-import ctypes
 import multiprocessing
 import os
+import select
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,7 +38,7 @@ class Worker:
         context.set_forkserver_preload(["ressmooth.run"])  # torch is loaded once for all workers
         self.connection, theirs = context.Pipe()
         self.process: ForkServerProcess = context.Process(
-            target=work, args=(theirs, slot.gpus, url, home), daemon=True
+            target=work, args=(os.getpid(), theirs, slot.gpus, url, home), daemon=True
         )
         self.process.start()
         theirs.close()
@@ -60,38 +61,51 @@ class Worker:
         return f"worker killed by signal {-code}{memory}"
 
 
-def work(connection: Connection, gpus: tuple[str, ...], url: str, home: Path) -> None:
+def work(
+    launcher: int, connection: Connection, gpus: tuple[str, ...], url: str, home: Path
+) -> None:
     """The life of a worker: execute the runs that come over the connection."""
-    _die_with_parent()
+    _die_with(launcher)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to answer
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: this run has the CPU
     from ressmooth.run import execute
 
-    store = Store(url)
-
-    def hear(epoch: Any, best: float) -> Any:
+    def ask(message: object) -> Any:
+        """Say something and wait for the answer; the end of the launcher is ours too."""
         try:
-            connection.send(("epoch", epoch, best))
+            connection.send(message)
             return connection.recv()
         except (EOFError, OSError):
-            raise SystemExit from None  # the launcher is gone: the run is not to blame
+            raise SystemExit from None
+
+    def hear(epoch: Any, best: float) -> Any:
+        return ask(("epoch", epoch, best))
 
     try:
+        store = Store(url)
+        run_id = ask(("ready",))
         while True:
-            run_id = connection.recv()
-            try:
-                connection.send(("ended", execute(store, run_id, home, hear)))
-            except RessmoothError as error:
-                connection.send(("error", error))
-    except (EOFError, OSError):
-        pass  # the launcher is gone
+            run_id = ask(("ended", execute(store, run_id, home, hear)))
+    except RessmoothError as error:
+        ask(("error", error))
 
 
-def _die_with_parent() -> None:
-    """Linux kills us when our parent, the fork server, goes, and that goes with the launcher."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+def _die_with(launcher: int) -> None:
+    """Be killed when the launcher is gone, whatever we are doing then.
+
+    The fork server is no help: it lives as long as any of its children does.
+    """
+    try:
+        gone = os.pidfd_open(launcher)
+    except ProcessLookupError:
+        os._exit(1)
+
+    def watch() -> None:
+        select.select([gone], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class Engine:
@@ -116,6 +130,10 @@ class Engine:
                     break
         finally:
             self._shut_down()
+        # not after an error: another launcher may have taken the study over
+        for worker in self.workers:
+            if worker.run is not None:
+                self.store.release_run(worker.run.id)
 
     def stop(self) -> None:
         """End every run at its next epoch; a second call does not wait for that."""
@@ -141,18 +159,19 @@ class Engine:
             self._replace(worker)
             return
         run = worker.run
-        assert run is not None
+        if kind == "error":
+            raise content[0]
+        if kind == "ready" or run is None:
+            return
         if kind == "epoch":
             epoch, best = content
             self.view.epoch(worker.slot.number, run, epoch, best)
             worker.tell(self._verdict(run, epoch.epoch, best))
-        elif kind == "ended":
+        else:
             worker.run = None
             if content[0] != "waiting":
                 self.dispatcher.ended(run.id)
             self.view.ended(worker.slot.number, self.store.run(run.id), self._arm(run))
-        else:
-            raise content[0]
 
     def _verdict(self, run: RunRow, epoch: int, best: float) -> str:
         if self.stopping_since is not None:
@@ -163,6 +182,11 @@ class Engine:
         """The process died: its run is tried again, at most `retries` times."""
         reason = worker.end()
         worker.connection.close()
+        if self.stopping_since is not None:  # the signal that stops us may reach it as well
+            self.workers.remove(worker)
+            if worker.run is not None:
+                self.store.release_run(worker.run.id)
+            return
         self.workers[self.workers.index(worker)] = Worker(worker.slot, self.store.url, self.home)
         if (run := worker.run) is None:
             return
@@ -185,5 +209,3 @@ class Engine:
             if worker.run is not None:
                 worker.process.kill()
             worker.process.join(timeout=5)
-            if worker.run is not None:
-                self.store.release_run(worker.run.id)
