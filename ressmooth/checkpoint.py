@@ -14,10 +14,14 @@ State = dict[str, Any]  # tensors, numbers, strings, lists and dicts of them
 
 
 def save(path: Path, state: State) -> str:
-    """Write beside, flush to the disk, rename; the file's SHA-256."""
+    """Write a state; the file's SHA-256."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    content = buffer.getvalue()
+    return write(path, buffer.getvalue())
+
+
+def write(path: Path, content: bytes) -> str:
+    """Write beside, flush to the disk, rename; the file's SHA-256."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb") as file:
@@ -30,9 +34,9 @@ def save(path: Path, state: State) -> str:
         temporary.unlink(missing_ok=True)
         raise StorageError(
             f"Cannot write {path} ({error.strerror}): it needs {len(content) / 1e6:.1f} MB. "
-            "The previous checkpoint is untouched."
+            "What was there before is untouched."
         ) from error
-    return hashlib.sha256(content).hexdigest()
+    return sha256(content)
 
 
 def load(path: Path, expected: str | None = None) -> State:
@@ -41,7 +45,7 @@ def load(path: Path, expected: str | None = None) -> State:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"Cannot read checkpoint {path}: {error.strerror}.") from error
-    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+    if expected is not None and sha256(content) != expected:
         raise CheckpointError(f"Checkpoint {path} is damaged: its SHA-256 is not {expected}.")
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
@@ -53,9 +57,8 @@ def load(path: Path, expected: str | None = None) -> State:
     return state
 
 
-def sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _sync_directory(directory: Path) -> None:

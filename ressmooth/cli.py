@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ressmooth import __version__
-from ressmooth.config import PROTOCOL, RunConfig, choices, home
-from ressmooth.errors import ConfigError, Diverged, StorageError
+from ressmooth.config import PROTOCOL, RunConfig, choices, home, make_directory
+from ressmooth.errors import ConfigError, Diverged
 from ressmooth.shell import SETTINGS, Group
 
 if TYPE_CHECKING:
@@ -239,10 +239,7 @@ def upgrade(home: Path) -> None:
     from ressmooth.store import default_url, safe_url
     from ressmooth.store import upgrade as migrate
 
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"Cannot create {home}: {error.strerror}.") from error
+    make_directory(home)
     url = default_url(home)
     before, after = migrate(url)
     what = "is already at" if before == after else f"upgraded from {before or 'nothing'} to"

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from ressmooth.errors import ConfigError, did_you_mean
+from ressmooth.errors import ConfigError, StorageError, did_you_mean
+from ressmooth.mistakes import reason
 
 DatasetName = Literal["digits", "fashion_mnist", "cifar10", "cifar100", "svhn", "synthetic"]
 ModelName = Literal["small", "resnet20", "resnet56", "densenet_bc_100_12"]
@@ -32,6 +33,7 @@ PROTOCOL: dict[str, dict[str, Any]] = {
     "digits": {"epochs": 20, "weight_decay": 1e-4, "augmentation": "none"},
     "synthetic": {"epochs": 5, "weight_decay": 1e-4, "augmentation": "none"},
 }
+WEIGHTS = "best.safetensors"  # in a run's directory
 LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3, "adagrad": 1e-2}
 
 
@@ -107,15 +109,15 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(*(describe(e, RunConfig) for e in error.errors())) from None
+        raise ConfigError(*(_describe(e) for e in error.errors())) from None
 
 
-def describe(error: ErrorDetails, model: type[BaseModel]) -> str:
+def _describe(error: ErrorDetails) -> str:
     """One line: key, value given, what is allowed."""
     key = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"unknown setting {key!r}{did_you_mean(key, model.model_fields)}"
-    return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+        return f"unknown setting {key!r}{did_you_mean(key, RunConfig.model_fields)}"
+    return f"{key} = {error['input']!r}: {reason(error)}"
 
 
 def home(given: Path | None = None) -> Path:
@@ -125,6 +127,13 @@ def home(given: Path | None = None) -> Path:
     if any(character in str(place) for character in "%?#"):  # have a meaning in database URLs
         raise ConfigError(f"home = {str(place)!r}: a path without % ? #")
     return place
+
+
+def make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Cannot create {path}: {error.strerror}.") from error
 
 
 def choices(annotation: Any) -> tuple[str, ...]:

@@ -13,8 +13,7 @@ from ressmooth.config import parse
 from ressmooth.search import Past, Proposal, Proposer
 from ressmooth.spec import StudySpec
 from ressmooth.store import RunRow, Store, TrialRow
-
-TERMINAL = {"complete", "pruned", "failed"}
+from ressmooth.store.rows import TERMINAL
 
 
 @dataclass
@@ -97,9 +96,7 @@ class Dispatcher:
         )
 
     def _planned_runs(self) -> int:
-        trials = self.spec.search.trials
-        counts = [(trials or 0) if branch.space else 1 for branch in self.spec.branches]
-        return sum(counts) * self.spec.seeds
+        return sum(map(self.spec.planned_trials, self.spec.branches)) * self.spec.seeds
 
     def _add(self, proposal: Proposal) -> None:
         prunes = self.spec.search.pruner != "none" and proposal.branch.space
@@ -158,8 +155,12 @@ class Dispatcher:
 
 def run_config(spec: StudySpec, proposal: Proposal, seed: int) -> dict[str, Any]:
     """The whole configuration of a run, as it is stored."""
-    threads = {"threads": max(1, int(spec.resources.cpus_per_run))}
-    values = {**threads, **proposal.branch.values, **proposal.params, "seed": seed}
+    values = {
+        "threads": spec.resources.threads,
+        **proposal.branch.values,
+        **proposal.params,
+        "seed": seed,
+    }
     return parse(values).model_dump()
 
 

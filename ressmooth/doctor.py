@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,13 +43,12 @@ def _database(home: Path) -> Iterator[Finding]:
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         yield Finding("database", f"{url}: not there yet; the first study makes it")
         return
-    yield _tried("database", lambda: f"{safe_url(url)}, {len(_close(Store(url)))} studies")
 
+    def count() -> str:
+        with closing(Store(url)) as store:
+            return f"{safe_url(url)}, {len(store.studies())} studies"
 
-def _close(store: object) -> list[object]:
-    studies: list[object] = store.studies()  # type: ignore[attr-defined]
-    store.close()  # type: ignore[attr-defined]
-    return studies
+    yield _tried("database", count)
 
 
 def _mlflow(home: Path) -> Iterator[Finding]:

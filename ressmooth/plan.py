@@ -34,7 +34,7 @@ def describe(spec: StudySpec, slots: list[Slot], home: Path) -> str:
 def _row(spec: StudySpec, arm: str) -> tuple[str, str, int, int, int]:
     branches = [branch for branch in spec.branches if branch.arm == arm]
     searched = sorted({name for branch in branches for name in branch.space})
-    trials = sum((spec.search.trials or 0) if branch.space else 1 for branch in branches)
+    trials = sum(map(spec.planned_trials, branches))
     what = f"{len(branches)} fixed" if not searched else f"search {', '.join(searched)}"
     if searched and len(branches) > 1:
         what += f" in {len(branches)} cells"
@@ -51,23 +51,19 @@ def _packing(slots: list[Slot]) -> str:
 def _estimate(spec: StudySpec, workers: int, home: Path) -> str:
     """Time from recorded epochs of like runs; opening a store must not create one."""
     budget = f"Stops after {spec.search.hours:g} h. " if spec.search.hours else ""
-    url = default_url(home)
     unknown = f"{budget}No like run is recorded yet, so the time is not known."
-    if url == f"sqlite:///{home / 'results.db'}" and not (home / "results.db").exists():
-        return unknown
     try:
-        store = Store(url)
+        store = Store(default_url(home))
     except RessmoothError:
         return unknown
     total = 0.0
     for branch in spec.branches:
         config = branch.example().model_dump()
-        config["threads"] = config["threads"] or max(1, int(spec.resources.cpus_per_run))
+        config["threads"] = config["threads"] or spec.resources.threads
         seconds = store.seconds_per_epoch(config)
         if seconds is None:
             store.close()
             return unknown
-        trials = (spec.search.trials or 0) if branch.space else 1
-        total += seconds * config["epochs"] * trials * spec.seeds
+        total += seconds * config["epochs"] * spec.planned_trials(branch) * spec.seeds
     store.close()
     return f"{budget}About {duration(total / workers)}, from recorded epochs of like runs."

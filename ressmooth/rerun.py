@@ -1,12 +1,12 @@
 """Train a recorded run again from its stored configuration, and compare bit for bit."""
 
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from ressmooth.checkpoint import sha256
 from ressmooth.config import parse
 from ressmooth.errors import ConfigError
-from ressmooth.run import write_weights
+from ressmooth.run import best_weights
 from ressmooth.store import Store
 from ressmooth.train import Trainer
 
@@ -31,7 +31,6 @@ def rerun(store: Store, run_id: int, home: Path) -> list[str]:
         ]
     if len(stored) != len(trainer.curve):
         differing.append(f"{len(stored)} epochs before, {len(trainer.curve)} now")
-    with tempfile.TemporaryDirectory() as directory:
-        if write_weights(Path(directory) / "weights", trainer) != run.weights_sha256:
-            differing.append("the best weights")
+    if sha256(best_weights(trainer)) != run.weights_sha256:
+        differing.append("the best weights")
     return differing

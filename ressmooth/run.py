@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save as safetensors
 
 from ressmooth import checkpoint
-from ressmooth.config import RunConfig, parse
+from ressmooth.config import WEIGHTS, RunConfig, make_directory, parse
 from ressmooth.curves import Epoch
 from ressmooth.errors import (
     CheckpointError,
@@ -36,7 +35,6 @@ from ressmooth.train import Result, Trainer
 
 Verdict = Literal["go on", "prune", "stop"]
 Hear = Callable[[Epoch, float], Verdict]  # (epoch, best accuracy so far)
-WEIGHTS = "best.safetensors"
 
 
 def execute(store: Store, run_id: int, home: Path, hear: Hear) -> str:
@@ -44,10 +42,7 @@ def execute(store: Store, run_id: int, home: Path, hear: Hear) -> str:
     row = store.run(run_id)
     config = parse(row.config)
     directory = home / "runs" / row.uid
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"Cannot create {directory}: {error.strerror}.") from error
+    make_directory(directory)
     attempt = store.claim(run_id, facts(config))
     try:
         trainer = Trainer(config, home / "data")
@@ -118,7 +113,7 @@ def _finish(
     if result.diverged_at is not None:
         store.finish_run(attempt, "failed", error=result.outcome, seconds=_seconds(trainer))
         return "failed"
-    weights_sha256 = write_weights(directory / WEIGHTS, trainer)
+    weights_sha256 = checkpoint.write(directory / WEIGHTS, best_weights(trainer))
     store.finish_run(
         attempt,
         "complete",
@@ -132,19 +127,9 @@ def _finish(
     return "complete"
 
 
-def write_weights(path: Path, trainer: Trainer) -> str:
-    """The weights of the best epoch, as safetensors; the file's SHA-256."""
-    weights = {name: tensor.contiguous() for name, tensor in trainer.best_weights.items()}
-    temporary = path.with_suffix(".tmp")
-    try:
-        save_file(weights, temporary)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
-        raise StorageError(f"Cannot write {path}: {error}.") from error
-    return checkpoint.sha256(path)
+def best_weights(trainer: Trainer) -> bytes:
+    """The weights of the best epoch, as a safetensors file."""
+    return safetensors({name: w.contiguous() for name, w in trainer.best_weights.items()})
 
 
 def _checkpoint(directory: Path, epoch: int) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ressmooth import checkpoint, curves
-from ressmooth.config import RunConfig, parse
+from ressmooth.config import RunConfig, make_directory, parse
 from ressmooth.curves import Epoch
 from ressmooth.errors import ConfigError
 from ressmooth.train import Result, differences, train
@@ -47,7 +47,7 @@ def run(
     """Train; `started(epochs done, threads before)` is called once, `report` after each epoch."""
     state = checkpoint.load(out / CHECKPOINT) if out and resume else None
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        make_directory(out)
         (out / CONFIG).write_text(config.model_dump_json(indent=2) + "\n")
     curve = [Epoch(**row) for row in state["curve"]] if state else []
     started(len(curve), state["threads"] if state else None)

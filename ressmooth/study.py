@@ -79,28 +79,36 @@ def launch(
     spec: "StudySpec", text: str, slots: "list[Slot]", home: Path, again: str, quiet: bool
 ) -> int:
     """Run the study to its end on this machine; the exit code."""
-    from ressmooth.errors import StorageError
-    from ressmooth.store import Holder, default_url, open_store
+    from ressmooth.config import make_directory
+    from ressmooth.store import default_url, open_store
 
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"Cannot create {home}: {error.strerror}.") from error
+    make_directory(home)
     store = open_store(default_url(home))
+    try:
+        signalled = _hold_and_run(store, spec, text, slots, home, quiet)
+        if signalled:
+            click.echo(f"stopped; nothing is lost. Resume with: {again}", err=True)
+            return 128 + signalled
+        return _conclude(store, spec, quiet)
+    finally:
+        store.close()
+
+
+def _hold_and_run(
+    store: "Store", spec: "StudySpec", text: str, slots: "list[Slot]", home: Path, quiet: bool
+) -> int:
+    """Be the study's only launcher while it runs; the signal that ended it, or 0."""
+    from ressmooth.store import Holder
+
     study_id = store.open_study(spec, text)
     holder = Holder.here()
     store.hold(study_id, holder)
     try:
-        signalled = _run(store, study_id, spec, slots, home, holder, quiet)
+        return _run(store, study_id, spec, slots, home, holder, quiet)
     except KeyboardInterrupt:  # while workers start or MLflow is waited for
-        signalled = signal.SIGINT
+        return signal.SIGINT
     finally:
         store.release(study_id, holder)
-        store.close()
-    if signalled:
-        click.echo(f"stopped; nothing is lost. Resume with: {again}", err=True)
-        return 128 + signalled
-    return _conclude(spec, home, quiet)
 
 
 def _run(
@@ -174,16 +182,13 @@ def _row(store: "Store", spec: "StudySpec") -> "StudyRow":
     return row
 
 
-def _conclude(spec: "StudySpec", home: Path, quiet: bool) -> int:
+def _conclude(store: "Store", spec: "StudySpec", quiet: bool) -> int:
     """Show the comparison and say what to type next; the exit code."""
     from ressmooth.compare import arms
     from ressmooth.report import comparison
-    from ressmooth.store import default_url, open_store
 
-    store = open_store(default_url(home))
     study = _row(store, spec)
     selected = arms(store.winners(study.id))
-    store.close()
     click.echo(comparison(study, selected))
     if not selected:
         click.echo(f"error: no trial completed; see: ressmooth show {spec.name}", err=True)

@@ -42,7 +42,9 @@ def test_a_run_records_every_epoch_its_result_and_its_circumstances(store, waiti
     accuracies = [epoch.val_acc for epoch in store.curve(run_id)]
     assert row.state == "complete" and row.last_epoch == len(accuracies) == 3
     assert row.max_acc == max(accuracies) and row.mean_acc == accuracies[-1]
-    assert row.weights_sha256 == sha256(tmp_path / "runs" / row.uid / "best.safetensors")
+    assert row.weights_sha256 == sha256(
+        (tmp_path / "runs" / row.uid / "best.safetensors").read_bytes()
+    )
     assert row.threads == 1 and row.device == "cpu" and row.host
     assert row.versions["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert row.seconds > 0 and row.started_at < row.finished_at

@@ -118,7 +118,7 @@ def test_a_study_trains_every_cell_with_every_seed(undisturbed):
 def test_weights_on_disk_are_the_ones_in_the_store(undisturbed):
     home, _ = undisturbed
     for uid, recorded in query(home, "SELECT uid, weights_sha256 FROM run"):
-        assert sha256(home / "runs" / uid / "best.safetensors") == recorded
+        assert sha256((home / "runs" / uid / "best.safetensors").read_bytes()) == recorded
     assert list(home.glob("runs/*/epoch-*")) == []
 
 

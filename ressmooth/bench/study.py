@@ -39,11 +39,11 @@ def measure(*, quick: bool) -> list[Row]:
     return bench.rows
 
 
-def _spec(name: str, trials: int) -> StudySpec:
+def _spec(trials: int) -> StudySpec:
     arm: dict[str, Any] = {"fixed": {}, "grid": {}, "space": SPACE}
     return StudySpec.from_dict(
         {
-            "name": name,
+            "name": "bench",
             "description": "",
             "seeds": 1,
             "settings": {"epochs": 1},
@@ -55,15 +55,20 @@ def _spec(name: str, trials: int) -> StudySpec:
     )
 
 
+def _dispatcher(url: str, trials: int) -> Dispatcher:
+    """Of a new study in a new store."""
+    store, spec = open_store(url), _spec(trials)
+    return Dispatcher(store, store.open_study(spec, ""), spec)
+
+
 def _epoch(number: int) -> dict[str, Any]:
     return {"epoch": number, "seconds": 1.0, **dict.fromkeys(METRICS, 0.5)}
 
 
 def overhead(bench: Bench, directory: Path) -> None:
     """A run that trains nothing: asked, recorded with one epoch, told."""
-    store = open_store(f"sqlite:///{directory}/overhead.db")
-    spec = _spec("overhead", 100_000)
-    dispatcher = Dispatcher(store, store.open_study(spec, ""), spec)
+    dispatcher = _dispatcher(f"sqlite:///{directory}/overhead.db", 100_000)
+    store = dispatcher.store
 
     def ours() -> None:
         run = dispatcher.next()
@@ -95,9 +100,8 @@ def storing(bench: Bench, directory: Path) -> None:
     from ressmooth.tracking.mirror import Mirror
 
     epochs = 20 if bench.quick else 200
-    store = open_store(f"sqlite:///{directory}/storing.db")
-    spec = _spec("storing", 100_000)
-    dispatcher = Dispatcher(store, store.open_study(spec, ""), spec)
+    dispatcher = _dispatcher(f"sqlite:///{directory}/storing.db", 100_000)
+    store = dispatcher.store
 
     def ours() -> None:
         run = dispatcher.next()
@@ -159,9 +163,8 @@ def comparing(bench: Bench, directory: Path) -> None:
 
 def filled_store(url: str, runs: int, epochs: int) -> tuple[Store, int]:
     """A store with many finished runs; their epochs are written past the Store, in bulk."""
-    store = open_store(url)
-    spec = _spec("filled", runs)
-    dispatcher = Dispatcher(store, store.open_study(spec, ""), spec)
+    dispatcher = _dispatcher(url, runs)
+    store = dispatcher.store
     engine = create_engine(url)
     columns = ("run_id", "epoch", *METRICS, "seconds", "recorded_at")
     names, values = ", ".join(columns), ", ".join(f":{column}" for column in columns)

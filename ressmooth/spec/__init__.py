@@ -57,6 +57,11 @@ class Resources(Table):
     cpus_per_run: float = Field(1.0, gt=0, le=1024)
     retries: int = Field(3, ge=0, le=100)  # worker deaths per run
 
+    @property
+    def threads(self) -> int:
+        """Of a run that does not say otherwise."""
+        return max(1, int(self.cpus_per_run))
+
     @field_validator("gpus_per_run", "cpus_per_run")
     @classmethod
     def _share(cls, value: float) -> float:
@@ -124,6 +129,10 @@ class StudySpec:
                 shared = {**self.settings, **arm.fixed, **cell}
                 branches.append(Branch(name, shared, cell, arm.space))
         return branches
+
+    def planned_trials(self, branch: Branch) -> int:
+        """How many trials a branch is to have; 0 where only the time budget ends it."""
+        return (self.search.trials or 0) if branch.space else 1
 
     def to_dict(self) -> Tree:
         """Goes through JSON unchanged."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ressmooth import compare
+from ressmooth.config import WEIGHTS
 from ressmooth.errors import RessmoothError, TrackingError
 from ressmooth.store.rows import TERMINAL, EpochRow, OutboxRow, RunRow, StudyRow, TrialRow, Winner
 from ressmooth.tracking import artifacts, points
@@ -45,7 +46,6 @@ STATUS = {
 }
 STUDY, RUN = "ressmooth.study_uid", "ressmooth.run_uid"  # tags by which they are found
 CURVE = "ressmooth.curve"  # tag: when the curve that is shown began
-WEIGHTS = "best.safetensors"
 BATCH = 1000  # points that MLflow takes at once
 LONGEST_TAG = 5000  # characters
 TRY_AGAIN = {401, 403, 404, 408, 429}  # client errors that do not lie in what was sent
