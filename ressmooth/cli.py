@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ressmooth import __version__
-from ressmooth.config import PROTOCOL, RunConfig, choices, home, make_directory
+from ressmooth.config import PROTOCOL, RunConfig, choices
 from ressmooth.errors import ConfigError, Diverged
+from ressmooth.places import home, make_directory
 from ressmooth.shell import SETTINGS, Group
 
 if TYPE_CHECKING:

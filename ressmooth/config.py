@@ -3,15 +3,13 @@
 What is left out takes the value of the paper's protocol for that data set and optimizer.
 """
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from ressmooth.errors import ConfigError, StorageError, did_you_mean
+from ressmooth.errors import ConfigError, did_you_mean
 from ressmooth.mistakes import reason
 
 DatasetName = Literal["digits", "fashion_mnist", "cifar10", "cifar100", "svhn", "synthetic"]
@@ -33,7 +31,6 @@ PROTOCOL: dict[str, dict[str, Any]] = {
     "digits": {"epochs": 20, "weight_decay": 1e-4, "augmentation": "none"},
     "synthetic": {"epochs": 5, "weight_decay": 1e-4, "augmentation": "none"},
 }
-WEIGHTS = "best.safetensors"  # in a run's directory
 LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3, "adagrad": 1e-2}
 
 
@@ -118,22 +115,6 @@ def _describe(error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         return f"unknown setting {key!r}{did_you_mean(key, RunConfig.model_fields)}"
     return f"{key} = {error['input']!r}: {reason(error)}"
-
-
-def home(given: Path | None = None) -> Path:
-    """Where results are kept: as given, or RESSMOOTH_HOME, or ~/.ressmooth."""
-    place = given or Path(os.environ.get("RESSMOOTH_HOME") or Path.home() / ".ressmooth")
-    place = place.absolute()
-    if any(character in str(place) for character in "%?#"):  # have a meaning in database URLs
-        raise ConfigError(f"home = {str(place)!r}: a path without % ? #")
-    return place
-
-
-def make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"Cannot create {path}: {error.strerror}.") from error
 
 
 def choices(annotation: Any) -> tuple[str, ...]:

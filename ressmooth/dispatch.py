@@ -12,7 +12,7 @@ from typing import Any
 from ressmooth.config import parse
 from ressmooth.search import Past, Proposal, Proposer
 from ressmooth.spec import StudySpec
-from ressmooth.store import RunRow, Store, TrialRow
+from ressmooth.store import Attempt, RunRow, Store, TrialRow
 from ressmooth.store.rows import TERMINAL
 
 
@@ -52,13 +52,18 @@ class Dispatcher:
             self.waiting.popleft()
         return run
 
-    def give_back(self, run_id: int) -> None:
-        """A run whose worker was lost goes first when a worker is free."""
+    def lost(self, run_id: int, reason: str) -> str:
+        """A run's worker died: it is tried again, at most `retries` times; the whole story."""
+        failures = self.store.fail_worker(run_id, reason)
+        retries = self.spec.resources.retries
+        if failures > retries:
+            self.store.give_up(run_id, f"{reason}; gave up after {retries} retries")
         run = self.store.run(run_id)
-        if run.state in TERMINAL:  # the worker died just after it had finished
+        if run.state in TERMINAL:  # or the worker died just after it had finished
             self.ended(run_id)
-        else:
-            self.waiting.appendleft(run)
+            return reason
+        self.waiting.appendleft(run)
+        return f"{reason}, retry {failures}/{retries} from epoch {run.last_epoch}"
 
     def should_prune(self, run: RunRow, epoch: int, accuracy: float) -> bool:
         """Pruning looks at a trial's first seed; the others are trained once that has passed."""
@@ -66,6 +71,13 @@ class Dispatcher:
             return False
         trial = self.trials[run.trial_id]
         return self.proposer.should_prune(trial.branch, trial.number_in_branch, epoch, accuracy)
+
+    def prune(self, run_id: int, best: float) -> None:
+        """End a run whose worker is not told so: one that Ray stops hears nothing more."""
+        run = self.store.run(run_id)
+        attempt = Attempt(run.id, run.attempt, run.last_epoch)
+        seconds = sum(epoch.seconds or 0.0 for epoch in self.store.curve(run_id))
+        self.store.finish_run(attempt, "pruned", max_acc=best, seconds=seconds)
 
     def ended(self, run_id: int) -> None:
         """A run reached a terminal state: add its trial's other seeds, or judge the trial."""

@@ -5,6 +5,7 @@
     ├── DataError          a data set is missing or unreadable           exit 2
     ├── StudyBusy          another launcher runs the study               exit 3
     ├── StoreUnreachable   the database is missing or does not answer    exit 4
+    ├── ClusterUnreachable the Ray cluster does not answer               exit 4
     ├── TrackingError      MLflow does not answer or refuses             exit 4
     ├── SchemaError        the database's tables are older or newer      exit 5
     ├── StoreCorrupt       the database file is damaged or none          exit 5
@@ -43,6 +44,10 @@ class StudyBusy(RessmoothError):
 
 
 class StoreUnreachable(RessmoothError):
+    exit_code = 4
+
+
+class ClusterUnreachable(RessmoothError):
     exit_code = 4
 
 

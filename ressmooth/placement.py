@@ -25,6 +25,14 @@ def visible_gpus() -> list[str]:
     return [str(i) for i in range(len(list(driver.iterdir())))] if driver.is_dir() else []
 
 
+def room(cpus: float, gpus: float, *, gpus_per_run: float, cpus_per_run: float) -> int:
+    """How many runs a node of a cluster holds at once, where a run has CPUs and GPUs."""
+    fitting = int(cpus / cpus_per_run + 1e-9)
+    if gpus_per_run == 0:
+        return fitting
+    return min(fitting, len(_gpu_places([str(i) for i in range(int(gpus))], gpus_per_run)))
+
+
 def slots(
     workers: int | None,
     *,

@@ -7,14 +7,13 @@ from rich.table import Table
 
 from ressmooth.errors import RessmoothError
 from ressmooth.phrases import duration
-from ressmooth.placement import Slot
 from ressmooth.report import render
 from ressmooth.spec import StudySpec
 from ressmooth.store import Store, default_url
 
 
-def describe(spec: StudySpec, slots: list[Slot], home: Path) -> str:
-    """Arms, trials, runs, epochs, how they pack, and how long that may take."""
+def describe(spec: StudySpec, place: str, workers: int, home: Path) -> str:
+    """Arms, trials, runs, epochs, how they pack into `place`, and how long that may take."""
     table = Table(title=f"{spec.name}: {spec.search.sampler} search, nothing created")
     for column in ("arm", "configurations", "trials", "runs", "epochs"):
         table.add_column(column)
@@ -23,11 +22,11 @@ def describe(spec: StudySpec, slots: list[Slot], home: Path) -> str:
         table.add_row(arm, what, str(trials), str(runs), str(epochs))
     runs, epochs = sum(row[3] for row in rows), sum(row[4] for row in rows)
     table.add_row("all", "", str(sum(row[2] for row in rows)), str(runs), str(epochs), style="bold")
-    rounds = -(-runs // len(slots)) if runs else 0
+    rounds = -(-runs // workers) if runs else 0
     at_most = "" if spec.search.pruner == "none" else "at most "
     return (
-        f"{render(table)}{_packing(slots)}: {at_most}{runs} runs in about {rounds} rounds.\n"
-        f"{_estimate(spec, len(slots), home)}"
+        f"{render(table)}{place}: {at_most}{runs} runs in about {rounds} rounds.\n"
+        f"{_estimate(spec, workers, home)}"
     )
 
 
@@ -40,12 +39,6 @@ def _row(spec: StudySpec, arm: str) -> tuple[str, str, int, int, int]:
         what += f" in {len(branches)} cells"
     epochs = round(fmean(branch.example().epochs for branch in branches))
     return arm, what, trials, trials * spec.seeds, trials * spec.seeds * epochs
-
-
-def _packing(slots: list[Slot]) -> str:
-    gpus = sorted({gpu for slot in slots for gpu in slot.gpus})
-    where = f"on {len(gpus)} GPUs" if gpus else "on this machine's CPU"
-    return f"{len(slots)} workers {where}"
 
 
 def _estimate(spec: StudySpec, workers: int, home: Path) -> str:

@@ -8,8 +8,7 @@ import os
 import platform
 import subprocess
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
@@ -19,8 +18,8 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save as safetensors
 
-from ressmooth import checkpoint
-from ressmooth.config import WEIGHTS, RunConfig, make_directory, parse
+from ressmooth import checkpoint, places
+from ressmooth.config import RunConfig, parse
 from ressmooth.curves import Epoch
 from ressmooth.errors import (
     CheckpointError,
@@ -34,27 +33,39 @@ from ressmooth.store import Attempt, Store
 from ressmooth.train import Result, Trainer
 
 Verdict = Literal["go on", "prune", "stop"]
-Hear = Callable[[Epoch, float], Verdict]  # (epoch, best accuracy so far)
+Recorded = tuple[Epoch, float]  # epoch, best accuracy so far
+Hear = Callable[[Epoch, float], Verdict]
 
 
 def execute(store: Store, run_id: int, home: Path, hear: Hear) -> str:
     """Train `run_id` to its end or until `hear` says otherwise; its state afterwards."""
+    steps = epochs(store, run_id, home)
+    try:
+        recorded = next(steps)
+        while True:
+            recorded = steps.send(hear(*recorded))
+    except StopIteration as end:
+        return str(end.value)
+
+
+def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Verdict, str]:
+    """Train `run_id` epoch by epoch, each recorded before it is yielded; the state at the end."""
     row = store.run(run_id)
     config = parse(row.config)
-    directory = home / "runs" / row.uid
-    make_directory(directory)
+    directory = places.of_run(home, row.uid)
+    places.make_directory(directory)
     attempt = store.claim(run_id, facts(config))
     try:
         trainer = Trainer(config, home / "data")
         _resume(trainer, store, run_id, directory)
-        verdict = _train(trainer, store, attempt, directory, hear)
+        verdict = yield from _train(trainer, store, attempt, directory)
         if verdict == "stop":
             store.release_run(run_id)
             return "waiting"
         if verdict == "prune":
             best = _best(trainer.curve)
             store.finish_run(attempt, "pruned", max_acc=best, seconds=_seconds(trainer))
-            _clear(directory)
+            places.clear(directory)
             return "pruned"
         return _finish(store, attempt, trainer.result(), trainer, directory)
     except (StaleAttempt, StoreUnreachable, StoreCorrupt, StorageError):
@@ -67,15 +78,15 @@ def execute(store: Store, run_id: int, home: Path, hear: Hear) -> str:
 
 
 def _train(
-    trainer: Trainer, store: Store, attempt: Attempt, directory: Path, hear: Hear
-) -> Verdict:
+    trainer: Trainer, store: Store, attempt: Attempt, directory: Path
+) -> Generator[Recorded, Verdict, Verdict]:
     """Epoch after epoch; the word that ended it, or "go on" at the end of the run."""
     # the launcher may have died before it judged the last epoch, so a resumed run asks again
     epoch = trainer.curve[-1] if trainer.curve else trainer.train_epoch()
     while epoch is not None:
         if epoch.epoch > attempt.last_epoch:
             _record(store, attempt, trainer, epoch, directory)
-        verdict = hear(epoch, _best(trainer.curve))
+        verdict = yield epoch, _best(trainer.curve)
         if verdict != "go on":
             return verdict
         epoch = trainer.train_epoch()
@@ -89,7 +100,7 @@ def _best(curve: Sequence[Epoch]) -> float:
 def _resume(trainer: Trainer, store: Store, run_id: int, directory: Path) -> None:
     """Go back to the newest checkpoint that is whole; without one, start anew."""
     for epoch, sha256 in store.checkpoints(run_id):
-        path = _checkpoint(directory, epoch)
+        path = places.checkpoint(directory, epoch)
         try:
             trainer.restore(checkpoint.load(path, sha256))
             return
@@ -101,10 +112,10 @@ def _resume(trainer: Trainer, store: Store, run_id: int, directory: Path) -> Non
 def _record(
     store: Store, attempt: Attempt, trainer: Trainer, epoch: Epoch, directory: Path
 ) -> None:
-    sha256 = checkpoint.save(_checkpoint(directory, epoch.epoch), trainer.state())
+    sha256 = checkpoint.save(places.checkpoint(directory, epoch.epoch), trainer.state())
     store.record_epoch(attempt, asdict(epoch), sha256)
     # two are kept: if the newest turns out damaged, one epoch is lost
-    _checkpoint(directory, epoch.epoch - 2).unlink(missing_ok=True)
+    places.checkpoint(directory, epoch.epoch - 2).unlink(missing_ok=True)
 
 
 def _finish(
@@ -113,7 +124,7 @@ def _finish(
     if result.diverged_at is not None:
         store.finish_run(attempt, "failed", error=result.outcome, seconds=_seconds(trainer))
         return "failed"
-    weights_sha256 = checkpoint.write(directory / WEIGHTS, best_weights(trainer))
+    weights_sha256 = checkpoint.write(directory / places.WEIGHTS, best_weights(trainer))
     store.finish_run(
         attempt,
         "complete",
@@ -123,24 +134,13 @@ def _finish(
         weights_sha256=weights_sha256,
         seconds=_seconds(trainer),
     )
-    _clear(directory)
+    places.clear(directory)
     return "complete"
 
 
 def best_weights(trainer: Trainer) -> bytes:
     """The weights of the best epoch, as a safetensors file."""
     return safetensors({name: w.contiguous() for name, w in trainer.best_weights.items()})
-
-
-def _checkpoint(directory: Path, epoch: int) -> Path:
-    return directory / f"epoch-{epoch:06d}.pt"
-
-
-def _clear(directory: Path) -> None:
-    """A run that ended needs no checkpoints."""
-    for path in directory.glob("epoch-*"):
-        with suppress(OSError):
-            path.unlink()
 
 
 def _seconds(trainer: Trainer) -> float:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ressmooth import checkpoint, curves
-from ressmooth.config import RunConfig, make_directory, parse
+from ressmooth.config import RunConfig, parse
 from ressmooth.curves import Epoch
 from ressmooth.errors import ConfigError
+from ressmooth.places import make_directory
 from ressmooth.train import Result, differences, train
 
 CONFIG, CHECKPOINT = "config.json", "checkpoint.pt"

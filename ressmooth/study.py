@@ -14,9 +14,10 @@ import click
 from ressmooth.shell import SETTINGS, ReportsErrors
 
 if TYPE_CHECKING:
-    from ressmooth.engines.optuna import Engine
-    from ressmooth.placement import Slot
-    from ressmooth.spec import StudySpec
+    from ressmooth.engines.cluster import Cluster
+    from ressmooth.engines.optuna import Engine, Machine
+    from ressmooth.engines.ray import Engine as RayEngine
+    from ressmooth.spec import Resources, StudySpec
     from ressmooth.store import Store, StudyRow
 
 BEAT = 15.0  # seconds between two signs of life
@@ -26,7 +27,12 @@ DELIVERY = 120.0  # seconds that MLflow gets at the end
 @click.command(cls=ReportsErrors, context_settings=SETTINGS)
 @click.argument("study")
 @click.option("--home", type=click.Path(path_type=Path), help="where results are kept")
-@click.option("--engine", type=click.Choice(["optuna", "ray"]), default="optuna")
+@click.option(
+    "--engine",
+    type=click.Choice(["optuna", "ray"]),
+    default="optuna",
+    help="workers on this machine, or the Ray cluster at RAY_ADDRESS",
+)
 @click.option("--workers", default="auto", metavar="N|auto", help="runs at the same time")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="change a setting")
 @click.option("--dry-run", is_flag=True, help="show the plan and create nothing")
@@ -46,46 +52,66 @@ def main(
     python -m ressmooth.study quickstart
     python -m ressmooth.study my.toml --workers 4 --set epochs=10 --set search.trials=50
     """
-    from ressmooth import config, placement, spec
+    from ressmooth import places, spec
     from ressmooth.errors import ConfigError
 
     loaded = spec.load(study, overrides)
-    if engine == "ray":
-        raise ConfigError("--engine ray: not built yet; use --engine optuna")
     if workers != "auto" and not (workers.isdecimal() and 0 < int(workers) <= 1024):
         raise ConfigError(f"--workers {workers}: a number from 1 to 1024, or auto")
     resources = loaded.resources
-    slots = placement.slots(
-        resources.workers if workers == "auto" else int(workers),
-        gpus_per_run=resources.gpus_per_run,
-        cpus_per_run=resources.cpus_per_run,
-    )
     wants_gpu = any(branch.values.get("device") == "cuda" for branch in loaded.branches)
     if wants_gpu and not resources.gpus_per_run:
         raise ConfigError("device = 'cuda': set resources.gpus_per_run to what a run may have")
-    where = config.home(home)
+    where = places.home(home)
+    place = _place(
+        engine, resources, resources.workers if workers == "auto" else int(workers), where
+    )
     if dry_run:
         from ressmooth.plan import describe
 
-        click.echo(describe(loaded, slots, where))
+        click.echo(describe(loaded, str(place), place.workers, where))
         return
     options = ["--home", str(home)] if home else []
+    options += ["--engine", engine] if engine != "optuna" else []
     options += [part for override in overrides for part in ("--set", override)]
     again = shlex.join(["python", "-m", "ressmooth.study", study, *options])
-    sys.exit(launch(loaded, spec.find(study).read_text(), slots, where, again, quiet))
+    sys.exit(launch(loaded, spec.find(study).read_text(), place, where, again, quiet))
+
+
+def _place(
+    engine: str, resources: "Resources", workers: int | None, home: Path
+) -> "Machine | Cluster":
+    """Where the study is to run; a cluster is asked what it has."""
+    if engine == "optuna":
+        from ressmooth.engines.optuna import Machine
+
+        return Machine(resources, workers)
+    from ressmooth.errors import ConfigError
+    from ressmooth.store import default_url
+
+    try:
+        from ressmooth.engines.cluster import Cluster
+    except ImportError as error:
+        raise ConfigError("--engine ray: Ray is missing; pip install 'ressmooth[ray]'") from error
+    return Cluster(resources, workers, default_url(home))
 
 
 def launch(
-    spec: "StudySpec", text: str, slots: "list[Slot]", home: Path, again: str, quiet: bool
+    spec: "StudySpec",
+    text: str,
+    place: "Machine | Cluster",
+    home: Path,
+    again: str,
+    quiet: bool,
 ) -> int:
-    """Run the study to its end on this machine; the exit code."""
-    from ressmooth.config import make_directory
+    """Run the study to its end; the exit code."""
+    from ressmooth.places import make_directory
     from ressmooth.store import default_url, open_store
 
     make_directory(home)
     store = open_store(default_url(home))
     try:
-        signalled = _hold_and_run(store, spec, text, slots, home, quiet)
+        signalled = _hold_and_run(store, spec, text, place, home, quiet)
         if signalled:
             click.echo(f"stopped; nothing is lost. Resume with: {again}", err=True)
             return 128 + signalled
@@ -95,7 +121,12 @@ def launch(
 
 
 def _hold_and_run(
-    store: "Store", spec: "StudySpec", text: str, slots: "list[Slot]", home: Path, quiet: bool
+    store: "Store",
+    spec: "StudySpec",
+    text: str,
+    place: "Machine | Cluster",
+    home: Path,
+    quiet: bool,
 ) -> int:
     """Be the study's only launcher while it runs; the signal that ended it, or 0."""
     from ressmooth.store import Holder
@@ -104,7 +135,7 @@ def _hold_and_run(
     holder = Holder.here()
     store.hold(study_id, holder)
     try:
-        return _run(store, study_id, spec, slots, home, holder, quiet)
+        return _run(store, study_id, spec, place, home, holder, quiet)
     except KeyboardInterrupt:  # while workers start or MLflow is waited for
         return signal.SIGINT
     finally:
@@ -115,14 +146,13 @@ def _run(
     store: "Store",
     study_id: int,
     spec: "StudySpec",
-    slots: "list[Slot]",
+    place: "Machine | Cluster",
     home: Path,
     holder: Any,
     quiet: bool,
 ) -> int:
     """Train what is left to train; the signal that ended it, or 0."""
     from ressmooth.dispatch import Dispatcher
-    from ressmooth.engines.optuna import Engine
     from ressmooth.tracking import Relay, tracking_uri
     from ressmooth.view import View
 
@@ -144,8 +174,8 @@ def _run(
 
     tick()  # a spent time budget asks for no more
     if dispatcher.peek():
-        with View(dispatcher, len(slots), quiet=quiet) as view:
-            engine = Engine(dispatcher, slots, home, view)
+        with View(dispatcher, place.workers, quiet=quiet) as view:
+            engine = place.engine(dispatcher, home, view)
             with _stopping(engine, signals):
                 engine.run(tick)
         store.touch_study(study_id)
@@ -161,7 +191,7 @@ def _run(
 
 
 @contextmanager
-def _stopping(engine: "Engine", signals: list[int]) -> Iterator[None]:
+def _stopping(engine: "Engine | RayEngine", signals: list[int]) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the study at the next epochs; a second one at once."""
 
     def handle(number: int, _: object) -> None:

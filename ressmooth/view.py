@@ -56,10 +56,12 @@ class View:
     def _is_live(self) -> bool:
         return self.console.is_terminal and not self.quiet
 
-    def started(self, worker: int, run: "RunRow", arm: str) -> None:
-        params = self.dispatcher.trials[run.trial_id].params
+    def started(self, worker: int, run: "RunRow") -> None:
+        trial = self.dispatcher.trials[run.trial_id]
+        while worker >= len(self.lines):  # a cluster may grow
+            self.lines.append(_Line())
         self.lines[worker] = _Line(
-            f"{arm} {settings(params)} seed {run.seed}",
+            f"{trial.arm} {settings(trial.params)} seed {run.seed}",
             run.last_epoch,
             run.config["epochs"],
             printed=time.monotonic(),
@@ -72,7 +74,7 @@ class View:
             line.printed = time.monotonic()
             self.say(f"{line.text}: epoch {line.epoch}/{line.epochs}, best {best:.2f} %")
 
-    def ended(self, worker: int, run: "RunRow", arm: str) -> None:
+    def ended(self, worker: int, run: "RunRow") -> None:
         line = self.lines[worker]
         self.lines[worker] = _Line()
         progress = self.dispatcher.progress()

@@ -102,7 +102,7 @@ def test_a_run_whose_worker_died_after_finishing_is_not_trained_again(open_study
     dispatcher = open_study(build.study({"sgd": {"method": "mse"}}))
     run = dispatcher.next()
     store.finish_run(store.claim(run.id, FACTS), "complete", max_acc=90.0, mean_acc=89.0)
-    dispatcher.give_back(run.id)
+    assert dispatcher.lost(run.id, "killed") == "killed"
     assert dispatcher.next() is None
     assert store.trials(dispatcher.study_id)[0].value == 90.0
 

@@ -21,7 +21,7 @@ LAYERS = """
     spec placement methods phrases shell
     smoothing models data checkpoint curves
     config
-    mistakes
+    mistakes places
     errors __init__
 """
 LEVEL = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}

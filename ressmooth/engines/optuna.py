@@ -10,22 +10,42 @@ import os
 import select
 import signal
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ressmooth.dispatch import Dispatcher
+from ressmooth.engines import Grace
 from ressmooth.errors import RessmoothError
-from ressmooth.placement import Slot
-from ressmooth.store import RunRow, Store
-from ressmooth.view import View
+from ressmooth.placement import Slot, slots
 
-GRACE = 10.0  # seconds that workers get to end their epoch when the study is stopped
+if TYPE_CHECKING:
+    from ressmooth.dispatch import Dispatcher
+    from ressmooth.spec import Resources
+    from ressmooth.store import RunRow
+    from ressmooth.view import View
+
 TICK = 0.5
+
+
+class Machine:
+    """Where the workers are: this machine's cores or GPUs."""
+
+    def __init__(self, resources: "Resources", workers: int | None) -> None:
+        self.slots = slots(
+            workers, gpus_per_run=resources.gpus_per_run, cpus_per_run=resources.cpus_per_run
+        )
+        self.workers = len(self.slots)
+
+    def __str__(self) -> str:
+        gpus = {gpu for slot in self.slots for gpu in slot.gpus}
+        where = f"on {len(gpus)} GPUs" if gpus else "on this machine's CPU"
+        return f"{self.workers} workers {where}"
+
+    def engine(self, dispatcher: "Dispatcher", home: Path, view: "View") -> "Engine":
+        return Engine(dispatcher, self.slots, home, view)
 
 
 class Worker:
@@ -43,7 +63,7 @@ class Worker:
         self.process.start()
         theirs.close()
 
-    def start(self, run: RunRow) -> None:
+    def start(self, run: "RunRow") -> None:
         self.run = run
         self.tell(run.id)
 
@@ -70,6 +90,7 @@ def work(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: this run has the CPU
     from ressmooth.run import execute
+    from ressmooth.store import Store
 
     def ask(message: object) -> Any:
         """Say something and wait for the answer; the end of the launcher is ours too."""
@@ -111,11 +132,13 @@ def _die_with(launcher: int) -> None:
 class Engine:
     """Runs a study's dispatcher on a set of slots until nothing is left, or until stopped."""
 
-    def __init__(self, dispatcher: Dispatcher, slots: list[Slot], home: Path, view: View) -> None:
+    def __init__(
+        self, dispatcher: "Dispatcher", slots: list[Slot], home: Path, view: "View"
+    ) -> None:
         self.dispatcher, self.home, self.view = dispatcher, home, view
-        self.store, self.retries = dispatcher.store, dispatcher.spec.resources.retries
+        self.store = dispatcher.store
         self.workers = [Worker(slot, self.store.url, home) for slot in slots]
-        self.stopping_since: float | None = None
+        self.grace = Grace()
 
     def run(self, tick: Callable[[], None]) -> None:
         """`tick` is called about twice a second: heartbeat, time budget."""
@@ -126,7 +149,7 @@ class Engine:
                     if worker.connection in ready:
                         self._listen(worker)
                 tick()
-                if self._grace_is_over():
+                if self.grace.over:
                     break
         finally:
             self._shut_down()
@@ -137,20 +160,15 @@ class Engine:
 
     def stop(self) -> None:
         """End every run at its next epoch; a second call does not wait for that."""
-        again = self.stopping_since is not None
-        self.stopping_since = -GRACE if again else time.monotonic()
+        self.grace.begin()
 
     def _busy_or_more(self) -> bool:
-        if self.stopping_since is None:
+        if not self.grace.begun:
             for worker in self.workers:
                 if worker.run is None and (run := self.dispatcher.next()) is not None:
                     worker.start(run)
-                    self.view.started(worker.slot.number, run, self._arm(run))
+                    self.view.started(worker.slot.number, run)
         return any(worker.run for worker in self.workers)
-
-    def _grace_is_over(self) -> bool:
-        since = self.stopping_since
-        return since is not None and time.monotonic() - since > GRACE
 
     def _listen(self, worker: Worker) -> None:
         try:
@@ -171,10 +189,10 @@ class Engine:
             worker.run = None
             if content[0] != "waiting":
                 self.dispatcher.ended(run.id)
-            self.view.ended(worker.slot.number, self.store.run(run.id), self._arm(run))
+            self.view.ended(worker.slot.number, self.store.run(run.id))
 
-    def _verdict(self, run: RunRow, epoch: int, best: float) -> str:
-        if self.stopping_since is not None:
+    def _verdict(self, run: "RunRow", epoch: int, best: float) -> str:
+        if self.grace.begun:
             return "stop"
         return "prune" if self.dispatcher.should_prune(run, epoch, best) else "go on"
 
@@ -182,7 +200,7 @@ class Engine:
         """The process died: its run is tried again, at most `retries` times."""
         reason = worker.end()
         worker.connection.close()
-        if self.stopping_since is not None:  # the signal that stops us may reach it as well
+        if self.grace.begun:  # the signal that stops us may reach it as well
             self.workers.remove(worker)
             if worker.run is not None:
                 self.store.release_run(worker.run.id)
@@ -190,18 +208,7 @@ class Engine:
         self.workers[self.workers.index(worker)] = Worker(worker.slot, self.store.url, self.home)
         if (run := worker.run) is None:
             return
-        failures = self.store.fail_worker(run.id, reason)
-        if failures > self.retries:
-            self.store.give_up(run.id, f"{reason}; gave up after {self.retries} retries")
-            self.dispatcher.ended(run.id)
-        else:
-            self.dispatcher.give_back(run.id)
-            done = self.store.run(run.id).last_epoch
-            reason += f", retry {failures}/{self.retries} from epoch {done}"
-        self.view.lost(worker.slot.number, run, reason)
-
-    def _arm(self, run: RunRow) -> str:
-        return self.dispatcher.trials[run.trial_id].arm
+        self.view.lost(worker.slot.number, run, self.dispatcher.lost(run.id, reason))
 
     def _shut_down(self) -> None:
         for worker in self.workers:

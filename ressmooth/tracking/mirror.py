@@ -17,8 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ressmooth import compare
-from ressmooth.config import WEIGHTS
+from ressmooth import compare, places
 from ressmooth.errors import RessmoothError, TrackingError
 from ressmooth.store.rows import TERMINAL, EpochRow, OutboxRow, RunRow, StudyRow, TrialRow, Winner
 from ressmooth.tracking import artifacts, points
@@ -117,7 +116,7 @@ class Mirror:
                     self.client.update_run(shown, STATUS[run.state])
                     return
                 self.client.log_artifacts(shown, directory)
-                weights = self.home / "runs" / run.uid / WEIGHTS
+                weights = places.of_run(self.home, run.uid) / places.WEIGHTS
                 if run.weights_sha256 and weights.exists():
                     self.client.log_artifact(shown, str(weights))
                 finished = points.milliseconds(run.finished_at)

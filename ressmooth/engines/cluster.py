@@ -1,0 +1,111 @@
+"""The Ray that a study runs on: reached or started, and what it has room for."""
+
+import logging
+import math
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from ressmooth.errors import ClusterUnreachable, ConfigError
+from ressmooth.placement import room, slots
+
+if TYPE_CHECKING:
+    from ressmooth.dispatch import Dispatcher
+    from ressmooth.engines.ray import Engine
+    from ressmooth.spec import Resources
+    from ressmooth.view import View
+
+SILENCE = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # the view is ours
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are the launcher's
+    "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # nothing is restored from Tune's state
+    "TUNE_MAX_PENDING_TRIALS_PG": "1024",  # how many go at once is for the searcher to say
+}
+
+
+class Cluster:
+    """Where the workers are: the nodes at RAY_ADDRESS, or a Ray started on this machine."""
+
+    def __init__(self, resources: "Resources", workers: int | None, url: str) -> None:
+        self.cpus_per_run, self.gpus_per_run = resources.cpus_per_run, resources.gpus_per_run
+        self.wanted, self.url = workers, url
+        self.address = os.environ.get("RAY_ADDRESS") or "local"
+        if self.address.startswith("ray://"):
+            raise ConfigError(
+                f"RAY_ADDRESS = {self.address!r}: a launcher runs on a node of the cluster; "
+                "start it there and give auto or HOST:6379"
+            )
+        if self.address == "local":  # to be started when there is something to train
+            here = slots(workers, gpus_per_run=self.gpus_per_run, cpus_per_run=self.cpus_per_run)
+            self.workers = len(here)
+            self.where = "in a Ray of this machine's own"
+            return
+        self._connect()
+        if not self.look():
+            raise ConfigError(
+                f"resources.gpus_per_run = {resources.gpus_per_run:g}, cpus_per_run = "
+                f"{resources.cpus_per_run:g}: no node has room for a run; there are {self.where}"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.workers} workers {self.where}"
+
+    def engine(self, dispatcher: "Dispatcher", home: Path, view: "View") -> "Engine":
+        if self.address == "local":
+            self._connect()
+        from ressmooth.engines.ray import Engine  # takes a second
+
+        return Engine(dispatcher, self, home, view)
+
+    def look(self) -> int:
+        """How many runs the nodes that are alive have room for; at least one is tried."""
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        self._check_store(nodes)
+        has = [
+            {kind: node["Resources"].get(kind, 0.0) for kind in ("CPU", "GPU")} for node in nodes
+        ]
+        fitting = sum(
+            room(
+                node["CPU"],
+                node["GPU"],
+                cpus_per_run=self.cpus_per_run,
+                gpus_per_run=self.gpus_per_run,
+            )
+            for node in has
+        )
+        self.workers = self.wanted or max(1, fitting)
+        cpus, gpus = (sum(node[kind] for node in has) for kind in ("CPU", "GPU"))
+        self.where = f"on {len(nodes)} Ray nodes with {cpus:g} CPUs and {gpus:g} GPUs"
+        return fitting
+
+    def _check_store(self, nodes: list[dict[str, Any]]) -> None:
+        here = ray.util.get_node_ip_address()
+        elsewhere = [node["NodeName"] for node in nodes if node["NodeManagerAddress"] != here]
+        if elsewhere and self.url.startswith("sqlite"):
+            raise ConfigError(
+                f"the results are in SQLite, a file of this machine, and node {elsewhere[0]} is "
+                "another one; set RESSMOOTH_DATABASE_URL to a PostgreSQL that all nodes reach"
+            )
+
+    def _connect(self) -> None:
+        os.environ.update(SILENCE)
+        local: dict[str, Any] = {}
+        if self.address == "local":
+            cores = len(os.sched_getaffinity(0))
+            asked = math.ceil(self.workers * self.cpus_per_run)
+            local = {"num_cpus": max(cores, asked), "include_dashboard": False}
+        # a SIGTERM for all processes (systemd) must leave Ray's alive until the runs are released
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            ray.init(self.address, log_to_driver=False, logging_level=logging.CRITICAL, **local)
+        except Exception as error:  # ConnectionError, RuntimeError, ValueError, RpcError ...
+            reason = str(error).partition("\n")[0]
+            raise ClusterUnreachable(f"Ray at {self.address} does not answer: {reason}") from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # what happens, the view tells
