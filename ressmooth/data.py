@@ -9,7 +9,8 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ressmooth.errors import DataError, unknown
+from ressmooth import mapped
+from ressmooth.errors import DataError, StorageError, unknown
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
 HOLDOUT = 0.1  # share of the training set that selects under selection = "holdout"
@@ -149,7 +151,7 @@ class Batches:
 
 
 def load(name: str, root: Path) -> Dataset:
-    """A data set, read once per process; downloaded into `root` if it is not there."""
+    """A data set; downloaded into `root` if it is not there."""
     if name not in LOADERS:
         raise unknown("data set", name, LOADERS)
     return _load(name, root)
@@ -157,7 +159,27 @@ def load(name: str, root: Path) -> Dataset:
 
 @lru_cache(maxsize=2)
 def _load(name: str, root: Path) -> Dataset:
-    return LOADERS[name](root)
+    """Decoded by the first process of a machine that wants it, mapped by the others."""
+    if name in BUILT_IN:
+        return LOADERS[name](root)
+    try:
+        if (parts := mapped.load(root, name)) is not None:
+            return _joined(parts)
+        root.mkdir(parents=True, exist_ok=True)
+        with open(root / f".{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # only one downloads and decodes
+            if (parts := mapped.load(root, name)) is not None:
+                return _joined(parts)
+            dataset = LOADERS[name](root)
+            with suppress(StorageError):  # no room: every process has its own
+                mapped.save(root, name, asdict(dataset))
+            return dataset
+    except OSError:  # a directory that we may not write to
+        return LOADERS[name](root)
+
+
+def _joined(parts: dict[str, Any]) -> Dataset:
+    return Dataset(Images(**parts["train"]), Images(**parts["test"]), parts["num_classes"])
 
 
 def present(root: Path) -> list[str]:
@@ -168,7 +190,7 @@ def present(root: Path) -> list[str]:
         "cifar100": (root / "cifar-100-python").is_dir(),
         "svhn": (root / "train_32x32.mat").is_file(),
     }
-    return ["digits", "synthetic", *(name for name, found in here.items() if found)]
+    return [*BUILT_IN, *(name for name, found in here.items() if found)]
 
 
 def _images(pixels: Any, labels: Any) -> Images:
@@ -244,10 +266,7 @@ def _torchvision(kind: str, num_classes: int) -> Callable[[Path], Dataset]:
             return _images(found.data, found.targets)
 
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            with open(root / f".{kind}.lock", "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # only one process downloads
-                return Dataset(part(True), part(False), num_classes)
+            return Dataset(part(True), part(False), num_classes)
         except UNREADABLE as error:
             raise DataError(
                 f"{kind} is not in {root} and could not be downloaded ({error}). "
@@ -257,6 +276,7 @@ def _torchvision(kind: str, num_classes: int) -> Callable[[Path], Dataset]:
     return read
 
 
+BUILT_IN = ("digits", "synthetic")
 LOADERS: dict[str, Callable[[Path], Dataset]] = {
     "digits": _digits,
     "synthetic": _synthetic,

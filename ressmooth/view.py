@@ -61,7 +61,7 @@ class View:
         while worker >= len(self.lines):  # a cluster may grow
             self.lines.append(_Line())
         self.lines[worker] = _Line(
-            f"{trial.arm} {settings(trial.params)} seed {run.seed}",
+            " ".join(filter(None, [trial.arm, settings(trial.params), f"seed {run.seed}"])),
             run.last_epoch,
             run.config["epochs"],
             printed=time.monotonic(),

@@ -1,5 +1,6 @@
 import gzip
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -190,6 +191,45 @@ def test_fashion_mnist_is_read_from_idx_files(own_fashion_mnist):
         assert torch.equal(images.labels, labels.long())
 
 
+def in_another_process(root):
+    """What a process without the source files loads, and whether it maps the file."""
+    code = (
+        "import sys; from pathlib import Path; from ressmooth import data\n"
+        "data.DEBIAN_FASHION_MNIST = Path('/absent')\n"
+        "dataset = data.load('fashion_mnist', Path(sys.argv[1]))\n"
+        "print(int(dataset.train.pixels.sum()), dataset.test.labels.tolist())\n"
+        "print(sys.argv[1] + '/fashion_mnist-' in open('/proc/self/maps').read())"
+    )
+    command = [sys.executable, "-c", code, str(root)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+
+
+def test_what_one_process_has_decoded_others_map(own_fashion_mnist):
+    directory, parts = own_fashion_mnist
+    load("fashion_mnist", directory)
+    content, is_mapped, _ = in_another_process(directory)
+    assert content == f"{int(parts['train'][0].sum())} {parts['t10k'][1].tolist()}"
+    assert is_mapped == "True"
+
+
+def test_a_damaged_decoded_file_is_not_believed(own_fashion_mnist):
+    directory, parts = own_fashion_mnist
+    load("fashion_mnist", directory)
+    (file,) = directory.glob("fashion_mnist-*.pt")
+    content = bytearray(file.read_bytes())
+    content[content.find(parts["train"][0].numpy().tobytes()[:64])] ^= 1
+    file.write_bytes(content)
+    data._load.cache_clear()
+    assert torch.equal(load("fashion_mnist", directory).train.pixels[..., 0], parts["train"][0])
+
+
+def test_a_directory_that_takes_no_file_is_no_hindrance(own_fashion_mnist):
+    directory, parts = own_fashion_mnist
+    (directory / "file").write_text("")
+    dataset = load("fashion_mnist", directory / "file" / "data")
+    assert torch.equal(dataset.train.pixels[..., 0], parts["train"][0])
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut", "not-gzip"])
 def test_damaged_fashion_mnist_is_a_data_error_that_names_the_file(damage, own_fashion_mnist):
     directory, _ = own_fashion_mnist
@@ -216,8 +256,8 @@ def test_damaged_downloaded_fashion_mnist_is_a_data_error(offline, tmp_path, mon
 @pytest.mark.skipif(
     not DEBIAN_FASHION_MNIST.is_dir(), reason="Debian's package dataset-fashion-mnist is missing"
 )
-def test_fashion_mnist_of_debian_is_complete():
-    dataset = load("fashion_mnist", Path("unused"))
+def test_fashion_mnist_of_debian_is_complete(tmp_path):
+    dataset = load("fashion_mnist", tmp_path)
     assert dataset.train.pixels.shape == (60_000, 28, 28, 1)
     assert dataset.test.pixels.shape == (10_000, 28, 28, 1)
     assert torch.bincount(dataset.train.labels).tolist() == [6000] * 10

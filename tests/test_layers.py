@@ -19,7 +19,9 @@ LAYERS = """
     progress train
     store
     spec placement methods phrases shell
-    smoothing models data checkpoint curves
+    smoothing models data curves
+    mapped
+    checkpoint
     config
     mistakes places
     errors __init__

@@ -98,6 +98,10 @@ def _reason(text: str) -> str:
     """The gist of Ray's account of how a worker was lost."""
     if "worker process has died" in text:
         return "worker killed, possibly out of memory"
+    if "low on memory" in text:
+        return "worker killed: its node is out of memory"
+    if "ActorUnavailable" in text or "ActorDied" in text:
+        return "worker lost with its node"
     return text.strip().splitlines()[-1]
 
 
