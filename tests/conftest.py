@@ -1,4 +1,5 @@
 import os
+import secrets
 import shutil
 import tempfile
 import uuid
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import studies
 from ressmooth.config import RunConfig, parse
 
 
@@ -25,6 +27,46 @@ def tiny(tmp_path: Path):
         return parse({**settings, "device": "cpu", "threads": 1, **values})
 
     return config
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A study file of eight short runs."""
+    file = tmp_path / "tiny.toml"
+    file.write_text(studies.TINY.format(epochs=4))
+    return file
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """What that study gives when nobody touches it, with the embedded MLflow: home, process."""
+    home = tmp_path_factory.mktemp("undisturbed")
+    (home / "tiny.toml").write_text(studies.TINY.format(epochs=4))
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    done = studies.launch(home / "tiny.toml", home, "--workers", "2", env=environment)
+    assert done.returncode == 0, done.stderr
+    return home, done
+
+
+@pytest.fixture(scope="session")
+def ray_token():
+    """Every Ray of the tests asks for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray_address(ray_token):
+    """A real Ray of one node with two CPUs."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
+    )
+    yield cluster.address
+    cluster.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,78 @@
+"""Studies as a user launches them: real processes, looked at through the database they write."""
+
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import psutil
+
+TINY = """
+name = "tiny"
+dataset = "digits"
+fraction = 0.2
+epochs = {epochs}
+seeds = 2
+
+[arms.sgd]
+method = "mse"
+weight_decay = {{ grid = [1e-3, 1e-4] }}
+
+[arms.laplace]
+method = "smoothing"
+b = {{ grid = [0.3, 0.5] }}
+"""
+RESULTS = """
+    SELECT arm, params, seed, run.state, max_acc, mean_acc, weights_sha256
+    FROM run JOIN trial ON trial.id = run.trial_id ORDER BY arm, params, seed
+"""
+CURVES = """
+    SELECT arm, params, seed, epoch, train_loss, train_acc, val_loss, val_acc, lr, scale,
+           diffusivity
+    FROM epoch JOIN run ON run.id = epoch.run_id JOIN trial ON trial.id = run.trial_id
+    ORDER BY arm, params, seed, epoch
+"""
+
+
+def command(file, home, *options):
+    return [sys.executable, "-m", "ressmooth.study", str(file), "--home", str(home), *options]
+
+
+def launch(file, home, *options, env=None):
+    return subprocess.run(command(file, home, *options), capture_output=True, text=True, env=env)
+
+
+def query(home, sql):
+    with closing(sqlite3.connect(f"file:{home}/results.db?mode=ro", uri=True)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if found := condition():
+                return found
+        except sqlite3.OperationalError:
+            pass  # not there yet
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+def epochs_recorded(home, at_least):
+    return wait_for(lambda: query(home, "SELECT count(*) FROM epoch")[0][0] >= at_least)
+
+
+def workers_of(launcher):
+    """Processes that train: the fork server's children, or what Ray calls a trainable."""
+    servers = psutil.Process(launcher.pid).children()
+    forked = [child for server in servers for child in server.children()]
+    return forked or [p for p in psutil.process_iter() if "ray::ResourceTrainable" in _title(p)]
+
+
+def _title(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
