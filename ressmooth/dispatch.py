@@ -5,7 +5,7 @@ dies leaves nothing behind that the next one does not find.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -60,7 +60,7 @@ class Dispatcher:
             self.store.give_up(run_id, f"{reason}; gave up after {retries} retries")
         run = self.store.run(run_id)
         if run.state in TERMINAL:  # or the worker died just after it had finished
-            self.ended(run_id)
+            self.ended(run)
             return reason
         self.waiting.appendleft(run)
         return f"{reason}, retry {failures}/{retries} from epoch {run.last_epoch}"
@@ -79,9 +79,9 @@ class Dispatcher:
         seconds = sum(epoch.seconds or 0.0 for epoch in self.store.curve(run_id))
         self.store.finish_run(attempt, "pruned", max_acc=best, seconds=seconds)
 
-    def ended(self, run_id: int) -> None:
+    def ended(self, run: RunRow) -> None:
         """A run reached a terminal state: add its trial's other seeds, or judge the trial."""
-        trial = self._reload(self.store.run(run_id).trial_id)
+        trial = self._reload(run.trial_id)
         if any(run.state not in TERMINAL for run in trial.runs):
             return
         passed = all(run.state == "complete" for run in trial.runs)
@@ -90,7 +90,7 @@ class Dispatcher:
             return
         state, value = judge(trial, self.spec.search.objective)
         self.store.finish_trial(trial.id, state, value)
-        self._reload(trial.id)
+        self.trials[trial.id] = replace(trial, state=state, value=value)
         self.proposer.tell(trial.branch, trial.number_in_branch, state, value)
 
     def progress(self) -> Progress:
@@ -138,7 +138,7 @@ class Dispatcher:
             queued = {run.id for run in self.waiting}
             self.waiting.extend(run for run in unfinished if run.id not in queued)
         elif trial.state not in TERMINAL:
-            self.ended(trial.runs[-1].id)
+            self.ended(trial.runs[-1])
         elif trial.state == "complete" and len(trial.runs) < self.spec.seeds:
             self._add_seeds(trial)
 

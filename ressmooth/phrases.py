@@ -1,4 +1,4 @@
-"""Settings and times in a few characters."""
+"""Settings, numbers of things and times in a few characters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +10,10 @@ def settings(params: Mapping[str, Any]) -> str:
         f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in params.items()
     )
+
+
+def count(number: float, what: str) -> str:
+    return f"{number:g} {what}" + ("" if number == 1 else "s")
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """`python -m ressmooth.study`: launch a study, or go on with it."""
 
+import os
 import shlex
 import signal
 import sys
@@ -75,7 +76,10 @@ def main(
     options += ["--engine", engine] if engine != "optuna" else []
     options += [part for override in overrides for part in ("--set", override)]
     again = shlex.join(["python", "-m", "ressmooth.study", study, *options])
-    sys.exit(launch(loaded, spec.find(study).read_text(), place, where, again, quiet))
+    code = launch(loaded, spec.find(study).read_text(), place, where, again, quiet)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # Python's own end would abort if the relay is still drawing a picture
 
 
 def _place(

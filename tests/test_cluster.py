@@ -23,6 +23,7 @@ method = "smoothing"
 [resources]
 gpus_per_run = 0.5
 """
+EPOCHS = 30
 RESULTS = """
     SELECT arm, seed, run.state, max_acc, mean_acc, weights_sha256, last_epoch
     FROM run JOIN trial ON trial.id = trial_id ORDER BY arm, seed
@@ -63,7 +64,7 @@ def database(postgres, monkeypatch):
 @pytest.fixture
 def study(tmp_path):
     file = tmp_path / "cluster.toml"
-    file.write_text(STUDY.format(epochs=6))
+    file.write_text(STUDY.format(epochs=EPOCHS))
     return file
 
 
@@ -71,7 +72,7 @@ def study(tmp_path):
 def alone(tmp_path_factory):
     """What the same study gives on this machine without a cluster: rows, comparison."""
     home = tmp_path_factory.mktemp("alone")
-    (home / "cluster.toml").write_text(STUDY.format(epochs=6))
+    (home / "cluster.toml").write_text(STUDY.format(epochs=EPOCHS))
     environment = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
     done = launch(home / "cluster.toml", home, "--set", "resources.gpus_per_run=0", env=environment)
     assert done.returncode == 0, done.stderr
@@ -107,7 +108,7 @@ def test_a_killed_node_loses_nothing(cluster, database, study, tmp_path, alone):
     assert "worker lost with its node, retry 1/3" in errors
     assert database(RESULTS) == alone[0]
     assert database("SELECT run_id, epoch FROM epoch GROUP BY 1, 2 HAVING count(*) > 1") == []
-    assert database("SELECT count(*) FROM epoch") == [(8 * 6,)]
+    assert database("SELECT count(*) FROM epoch") == [(8 * EPOCHS,)]
 
 
 def test_a_killed_launcher_resumes_without_training_twice(

@@ -21,7 +21,7 @@ def open_study(store):
 def finish(dispatcher, run, state="complete", accuracy=90.0):
     attempt = dispatcher.store.claim(run.id, FACTS)
     dispatcher.store.finish_run(attempt, state, max_acc=accuracy, mean_acc=accuracy - 1)
-    dispatcher.ended(run.id)
+    dispatcher.ended(run)
 
 
 def drain(dispatcher, state="complete"):

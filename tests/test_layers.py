@@ -32,7 +32,7 @@ ROOMS = {  # a third party stays in its room
     "alembic": {"store"},
     "mlflow": {"tracking", "bench"},
     "optuna": {"search", "tracking", "bench"},
-    "ray": {"engines"},
+    "ray": {"engines", "bench"},
 }
 
 

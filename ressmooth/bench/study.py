@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,10 @@ from typing import Any
 import optuna
 from sqlalchemy import create_engine, text
 
+from ressmooth.bench.idle import FACTS, METRICS, SPACE, epoch_fields, new_dispatcher
 from ressmooth.bench.timing import Bench, Row
 from ressmooth.compare import arms
-from ressmooth.dispatch import Dispatcher
-from ressmooth.spec import StudySpec
-from ressmooth.store import Store, open_store
-
-FACTS = {"host": "bench", "device": "cpu", "threads": 1, "versions": {}, "git_commit": None}
-METRICS = ("train_loss", "train_acc", "val_loss", "val_acc", "lr", "scale", "diffusivity")
-SPACE = {
-    "b": {"low": 0.05, "high": 2.0, "log": True},
-    "weight_decay": {"low": 1e-5, "high": 1e-2, "log": True},
-    "mu": {"low": 0.5, "high": 1.0},
-    "alpha": {"low": 0.1, "high": 4.0, "log": True},
-}
+from ressmooth.store import Store
 
 
 def measure(*, quick: bool) -> list[Row]:
@@ -35,48 +26,23 @@ def measure(*, quick: bool) -> list[Row]:
         overhead(bench, Path(directory))
         storing(bench, Path(directory))
         comparing(bench, Path(directory))
+        on_ray(bench, Path(directory))
     starting(bench)
     return bench.rows
 
 
-def _spec(trials: int) -> StudySpec:
-    arm: dict[str, Any] = {"fixed": {}, "grid": {}, "space": SPACE}
-    return StudySpec.from_dict(
-        {
-            "name": "bench",
-            "description": "",
-            "seeds": 1,
-            "settings": {"epochs": 1},
-            "search": {"sampler": "random", "trials": trials},
-            "grid": {},
-            "arms": {"smooth": arm},
-            "resources": {},
-        }
-    )
-
-
-def _dispatcher(url: str, trials: int) -> Dispatcher:
-    """Of a new study in a new store."""
-    store, spec = open_store(url), _spec(trials)
-    return Dispatcher(store, store.open_study(spec, ""), spec)
-
-
-def _epoch(number: int) -> dict[str, Any]:
-    return {"epoch": number, "seconds": 1.0, **dict.fromkeys(METRICS, 0.5)}
-
-
 def overhead(bench: Bench, directory: Path) -> None:
     """A run that trains nothing: asked, recorded with one epoch, told."""
-    dispatcher = _dispatcher(f"sqlite:///{directory}/overhead.db", 100_000)
+    dispatcher = new_dispatcher(f"sqlite:///{directory}/overhead.db", 100_000)
     store = dispatcher.store
 
     def ours() -> None:
         run = dispatcher.next()
         assert run is not None
         attempt = store.claim(run.id, FACTS)
-        store.record_epoch(attempt, _epoch(1), None)
+        store.record_epoch(attempt, epoch_fields(1), None)
         store.finish_run(attempt, "complete", max_acc=90.0, mean_acc=90.0)
-        dispatcher.ended(run.id)
+        dispatcher.ended(run)
 
     study = optuna.create_study(
         storage=f"sqlite:///{directory}/optuna.db", sampler=optuna.samplers.RandomSampler(0)
@@ -100,7 +66,7 @@ def storing(bench: Bench, directory: Path) -> None:
     from ressmooth.tracking.mirror import Mirror
 
     epochs = 20 if bench.quick else 200
-    dispatcher = _dispatcher(f"sqlite:///{directory}/storing.db", 100_000)
+    dispatcher = new_dispatcher(f"sqlite:///{directory}/storing.db", 100_000)
     store = dispatcher.store
 
     def ours() -> None:
@@ -108,7 +74,7 @@ def storing(bench: Bench, directory: Path) -> None:
         assert run is not None
         attempt = store.claim(run.id, FACTS)
         for number in range(1, epochs + 1):
-            store.record_epoch(attempt, _epoch(number), None)
+            store.record_epoch(attempt, epoch_fields(number), None)
 
     client = Mirror(f"sqlite:///{directory}/mlflow.db", directory).client
     experiment = client.create_experiment("bench", artifact_location=f"file://{directory}/a")
@@ -163,7 +129,7 @@ def comparing(bench: Bench, directory: Path) -> None:
 
 def filled_store(url: str, runs: int, epochs: int) -> tuple[Store, int]:
     """A store with many finished runs; their epochs are written past the Store, in bulk."""
-    dispatcher = _dispatcher(url, runs)
+    dispatcher = new_dispatcher(url, runs)
     store = dispatcher.store
     engine = create_engine(url)
     columns = ("run_id", "epoch", *METRICS, "seconds", "recorded_at")
@@ -180,9 +146,16 @@ def filled_store(url: str, runs: int, epochs: int) -> tuple[Store, int]:
             connection.execute(insert, [{**row, "epoch": e} for e in range(1, epochs + 1)])
         attempt = store.claim(run.id, FACTS)
         store.finish_run(attempt, "complete", max_acc=accuracy, mean_acc=accuracy)
-        dispatcher.ended(run.id)
+        dispatcher.ended(run)
     engine.dispose()
     return store, dispatcher.study_id
+
+
+def on_ray(bench: Bench, directory: Path) -> None:
+    if find_spec("ray") is not None:  # an extra
+        from ressmooth.bench import cluster
+
+        cluster.measure(bench, directory / "ray")
 
 
 def starting(bench: Bench) -> None:

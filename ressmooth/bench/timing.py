@@ -70,6 +70,11 @@ class Bench:
             second += self.seconds(b, calls_b)
             first += self.seconds(a, calls_a)
             ratios.append(first / (second * parts))
+        self.keep(goal, what, ratios, must=must, at_most=at_most)
+
+    def keep(
+        self, goal: str, what: str, ratios: list[float], *, must: float, at_most: bool
+    ) -> None:
         row = Row(goal, what, median(ratios), min(ratios), max(ratios), must, at_most)
         self.rows.append(row)
 

@@ -3,13 +3,14 @@
 import logging
 import math
 import os
-import signal
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from ressmooth.errors import ClusterUnreachable, ConfigError
+from ressmooth.phrases import count
 from ressmooth.placement import room, slots
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Cluster:
             )
 
     def __str__(self) -> str:
-        return f"{self.workers} workers {self.where}"
+        return f"{count(self.workers, 'worker')} {self.where}"
 
     def engine(self, dispatcher: "Dispatcher", home: Path, view: "View") -> "Engine":
         if self.address == "local":
@@ -80,7 +81,8 @@ class Cluster:
         )
         self.workers = self.wanted or max(1, fitting)
         cpus, gpus = (sum(node[kind] for node in has) for kind in ("CPU", "GPU"))
-        self.where = f"on {len(nodes)} Ray nodes with {cpus:g} CPUs and {gpus:g} GPUs"
+        parts = count(len(nodes), "Ray node"), count(cpus, "CPU"), count(gpus, "GPU")
+        self.where = "on {} with {} and {}".format(*parts)
         return fitting
 
     def _check_store(self, nodes: list[dict[str, Any]]) -> None:
@@ -92,20 +94,32 @@ class Cluster:
                 "another one; set RESSMOOTH_DATABASE_URL to a PostgreSQL that all nodes reach"
             )
 
+    def _knock(self) -> None:
+        """Ray itself tries for minutes where nobody listens."""
+        host, _, port = self.address.rpartition(":")
+        if host:
+            try:
+                socket.create_connection((host, port), timeout=10).close()
+            except OSError as error:
+                raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> ClusterUnreachable:
+        reason = str(error).partition("\n")[0]
+        return ClusterUnreachable(
+            f"Ray at {self.address} does not answer: {reason}. "
+            "Is it running, and is RAY_AUTH_TOKEN the cluster's?"
+        )
+
     def _connect(self) -> None:
         os.environ.update(SILENCE)
+        self._knock()
         local: dict[str, Any] = {}
         if self.address == "local":
             cores = len(os.sched_getaffinity(0))
             asked = math.ceil(self.workers * self.cpus_per_run)
             local = {"num_cpus": max(cores, asked), "include_dashboard": False}
-        # a SIGTERM for all processes (systemd) must leave Ray's alive until the runs are released
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             ray.init(self.address, log_to_driver=False, logging_level=logging.CRITICAL, **local)
         except Exception as error:  # ConnectionError, RuntimeError, ValueError, RpcError ...
-            reason = str(error).partition("\n")[0]
-            raise ClusterUnreachable(f"Ray at {self.address} does not answer: {reason}") from error
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            raise self._unreachable(error) from error
         logging.getLogger("ray").setLevel(logging.CRITICAL)  # what happens, the view tells

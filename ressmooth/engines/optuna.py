@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ressmooth.engines import Grace
 from ressmooth.errors import RessmoothError
+from ressmooth.phrases import count
 from ressmooth.placement import Slot, slots
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Machine:
 
     def __str__(self) -> str:
         gpus = {gpu for slot in self.slots for gpu in slot.gpus}
-        where = f"on {len(gpus)} GPUs" if gpus else "on this machine's CPU"
-        return f"{self.workers} workers {where}"
+        where = f"on {count(len(gpus), 'GPU')}" if gpus else "on this machine's CPU"
+        return f"{count(self.workers, 'worker')} {where}"
 
     def engine(self, dispatcher: "Dispatcher", home: Path, view: "View") -> "Engine":
         return Engine(dispatcher, self.slots, home, view)
@@ -188,7 +189,7 @@ class Engine:
         else:
             worker.run = None
             if content[0] != "waiting":
-                self.dispatcher.ended(run.id)
+                self.dispatcher.ended(run)
             self.view.ended(worker.slot.number, self.store.run(run.id))
 
     def _verdict(self, run: "RunRow", epoch: int, best: float) -> str:

@@ -100,7 +100,7 @@ def _reason(text: str) -> str:
         return "worker killed, possibly out of memory"
     if "low on memory" in text:
         return "worker killed: its node is out of memory"
-    if "ActorUnavailable" in text or "ActorDied" in text:
+    if "The actor" in text:
         return "worker lost with its node"
     return text.strip().splitlines()[-1]
 
@@ -164,6 +164,7 @@ class Engine:
     ) -> None:
         self.dispatcher, self.cluster, self.home, self.view = dispatcher, cluster, home, view
         self.store = dispatcher.store
+        self.worker = Worker
         self.running: dict[str, tuple[int, RunRow]] = {}  # Ray's trial -> line in the view, run
         self.grace = Grace()
         self.looked = time.monotonic()
@@ -218,11 +219,13 @@ class Engine:
         if error is not None:
             raise error
         line, run = self.running.pop(trial)
-        if self.store.run(run.id).state in TERMINAL:
-            self.dispatcher.ended(run.id)
+        now = self.store.run(run.id)
+        if now.state in TERMINAL:
+            self.dispatcher.ended(run)
         else:
             self.store.release_run(run.id)
-        self.view.ended(line, self.store.run(run.id))
+            now = self.store.run(run.id)
+        self.view.ended(line, now)
 
     def lost(self, trial: str, reason: str) -> None:
         """A run's worker or node died."""
@@ -242,7 +245,7 @@ class Engine:
             self.cluster.look()
 
     def _tuner(self, scratch: str) -> tune.Tuner:
-        worker = tune.with_parameters(Worker, url=self.store.url, home=self.home)
+        worker = tune.with_parameters(self.worker, url=self.store.url, home=self.home)
         per_run = {"cpu": self.cluster.cpus_per_run, "gpu": self.cluster.gpus_per_run}
         return tune.Tuner(
             tune.with_resources(worker, per_run),

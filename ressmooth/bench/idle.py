@@ -1,0 +1,42 @@
+"""Studies that train nothing, to see what is left of the time."""
+
+from typing import Any
+
+from ressmooth.dispatch import Dispatcher
+from ressmooth.spec import StudySpec
+from ressmooth.store import open_store
+
+FACTS = {"host": "bench", "device": "cpu", "threads": 1, "versions": {}, "git_commit": None}
+METRICS = ("train_loss", "train_acc", "val_loss", "val_acc", "lr", "scale", "diffusivity")
+SPACE = {
+    "b": {"low": 0.05, "high": 2.0, "log": True},
+    "weight_decay": {"low": 1e-5, "high": 1e-2, "log": True},
+    "mu": {"low": 0.5, "high": 1.0},
+    "alpha": {"low": 0.1, "high": 4.0, "log": True},
+}
+
+
+def _spec(trials: int) -> StudySpec:
+    arm: dict[str, Any] = {"fixed": {}, "grid": {}, "space": SPACE}
+    return StudySpec.from_dict(
+        {
+            "name": "bench",
+            "description": "",
+            "seeds": 1,
+            "settings": {"epochs": 1},
+            "search": {"sampler": "random", "trials": trials},
+            "grid": {},
+            "arms": {"smooth": arm},
+            "resources": {},
+        }
+    )
+
+
+def new_dispatcher(url: str, trials: int) -> Dispatcher:
+    """Of a new study in a new store."""
+    store, spec = open_store(url), _spec(trials)
+    return Dispatcher(store, store.open_study(spec, ""), spec)
+
+
+def epoch_fields(number: int) -> dict[str, Any]:
+    return {"epoch": number, "seconds": 1.0, **dict.fromkeys(METRICS, 0.5)}
