@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def save(path: Path, state: State) -> str:
 
 def write(path: Path, content: bytes) -> str:
     """Write beside, flush to the disk, rename; the file's SHA-256."""
-    temporary = path.with_name(path.name + ".tmp")
+    # a name of its own: on a cluster, a worker that was given up may still be writing
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(content)

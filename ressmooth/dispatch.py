@@ -72,11 +72,10 @@ class Dispatcher:
         trial = self.trials[run.trial_id]
         return self.proposer.should_prune(trial.branch, trial.number_in_branch, epoch, accuracy)
 
-    def prune(self, run_id: int, best: float) -> None:
+    def prune(self, run: RunRow, best: float) -> None:
         """End a run whose worker is not told so: one that Ray stops hears nothing more."""
-        run = self.store.run(run_id)
-        attempt = Attempt(run.id, run.attempt, run.last_epoch)
-        seconds = sum(epoch.seconds or 0.0 for epoch in self.store.curve(run_id))
+        attempt = Attempt(run.id, run.attempt + 1, run.last_epoch)  # as our worker claimed it
+        seconds = sum(epoch.seconds or 0.0 for epoch in self.store.curve(run.id))
         self.store.finish_run(attempt, "pruned", max_acc=best, seconds=seconds)
 
     def ended(self, run: RunRow) -> None:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ressmooth.errors import RessmoothError
@@ -20,7 +21,7 @@ class Finding:
 
 
 def examine(home: Path) -> list[Finding]:
-    checks = (_torch, _database, _mlflow, _disk, _data)
+    checks = (_torch, _database, _mlflow, _ray, _disk, _data)
     return [finding for check in checks for finding in check(home)]
 
 
@@ -55,6 +56,15 @@ def _mlflow(home: Path) -> Iterator[Finding]:
     from ressmooth import tracking
 
     yield _tried("MLflow", lambda: tracking.check(home))
+
+
+def _ray(home: Path) -> Iterator[Finding]:
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        where = f"cluster at {address}" if address else "no RAY_ADDRESS: one of its own on demand"
+        yield Finding("Ray", f"{version('ray')}, {where}")
+    except PackageNotFoundError:
+        yield Finding("Ray", "not installed: pip install 'ressmooth[ray]'", fine=not address)
 
 
 def _disk(home: Path) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Tensors in a file that processes map into memory: a machine holds one copy for all of them."""
+"""Tensors in a file that the processes of a machine map into memory, instead of one copy each."""
 
 import hashlib
 import io

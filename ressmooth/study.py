@@ -5,7 +5,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,7 @@ from ressmooth.shell import SETTINGS, ReportsErrors
 
 if TYPE_CHECKING:
     from ressmooth.engines.cluster import Cluster
-    from ressmooth.engines.optuna import Engine, Machine
-    from ressmooth.engines.ray import Engine as RayEngine
+    from ressmooth.engines.optuna import Machine
     from ressmooth.spec import Resources, StudySpec
     from ressmooth.store import Store, StudyRow
 
@@ -139,9 +138,10 @@ def _hold_and_run(
     holder = Holder.here()
     store.hold(study_id, holder)
     try:
-        return _run(store, study_id, spec, place, home, holder, quiet)
-    except KeyboardInterrupt:  # while workers start or MLflow is waited for
-        return signal.SIGINT
+        with _handling(_raise):
+            return _run(store, study_id, spec, place, home, holder, quiet)
+    except _Stopped as stopped:  # while workers start or MLflow is waited for
+        return stopped.number
     finally:
         store.release(study_id, holder)
 
@@ -180,7 +180,13 @@ def _run(
     if dispatcher.peek():
         with View(dispatcher, place.workers, quiet=quiet) as view:
             engine = place.engine(dispatcher, home, view)
-            with _stopping(engine, signals):
+
+            def stop(number: int, _: object) -> None:
+                """End at the next epochs; a second signal at once."""
+                signals.append(number)
+                engine.stop()
+
+            with _handling(stop):
                 engine.run(tick)
         store.touch_study(study_id)
     store.beat(study_id, holder, before + time.monotonic() - began)
@@ -194,14 +200,18 @@ def _run(
     return signals[0] if signals else 0
 
 
+class _Stopped(BaseException):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _raise(number: int, _: object) -> None:
+    raise _Stopped(number)
+
+
 @contextmanager
-def _stopping(engine: "Engine | RayEngine", signals: list[int]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the study at the next epochs; a second one at once."""
-
-    def handle(number: int, _: object) -> None:
-        signals.append(number)
-        engine.stop()
-
+def _handling(handle: Callable[[int, object], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM meanwhile."""
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

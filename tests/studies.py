@@ -48,7 +48,7 @@ def query(home, sql):
         return connection.execute(sql).fetchall()
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

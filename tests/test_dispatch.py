@@ -2,8 +2,10 @@
 
 import build
 import pytest
+import recorded
 
 from ressmooth.dispatch import Dispatcher
+from ressmooth.errors import StaleAttempt
 
 FACTS = {"host": "h", "device": "cpu", "threads": 1, "versions": {}, "git_commit": None}
 ARMS = {"sgd": {"method": "mse"}, "laplace": {"b": {"grid": [0.1, 0.3]}}}
@@ -143,3 +145,30 @@ def test_progress_counts_what_is_done_and_what_is_to_come(open_study):
     progress = dispatcher.progress()
     assert (progress.runs_done, progress.runs_known) == (1, 6)
     assert (progress.epochs_done, progress.epochs_known) == (4, 24)
+
+
+def test_a_lost_run_is_tried_again_until_its_retries_are_spent(open_study, store):
+    resources = {"retries": 1}
+    dispatcher = open_study(build.study({"sgd": {"method": "mse"}}, resources=resources))
+    run = dispatcher.next()
+    store.claim(run.id, FACTS)
+    assert dispatcher.lost(run.id, "worker killed") == "worker killed, retry 1/1 from epoch 0"
+    assert dispatcher.next().id == run.id
+    store.claim(run.id, FACTS)
+    assert dispatcher.lost(run.id, "worker killed") == "worker killed"
+    given_up = store.run(run.id)
+    assert given_up.state == "failed" and "gave up after 1 retries" in given_up.error
+    assert store.trial(run.trial_id).state == "failed" and dispatcher.next() is None
+
+
+def test_a_run_that_the_launcher_prunes_keeps_its_best_and_its_time(open_study, store):
+    dispatcher = open_study(build.study({"sgd": {"method": "mse"}}))
+    run = dispatcher.next()
+    attempt = store.claim(run.id, FACTS)
+    for epoch in (1, 2):
+        store.record_epoch(attempt, recorded.epoch(epoch), None)
+    dispatcher.prune(run, 71.0)
+    pruned = store.run(run.id)
+    assert (pruned.state, pruned.max_acc, pruned.seconds) == ("pruned", 71.0, 3.0)
+    with pytest.raises(StaleAttempt):  # its worker comes too late
+        store.record_epoch(attempt, recorded.epoch(3), None)

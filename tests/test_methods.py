@@ -21,7 +21,6 @@ from ressmooth.config import (
     OptimizerName,
     RunConfig,
     choices,
-    home,
     parse,
 )
 from ressmooth.data import LOADERS, Batches, Images
@@ -38,6 +37,7 @@ from ressmooth.methods import (
     learning_rate,
 )
 from ressmooth.models import MODELS
+from ressmooth.places import home
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 
 from ressmooth.errors import ConfigError
-from ressmooth.placement import slots, visible_gpus
+from ressmooth.placement import room, slots, visible_gpus
 
 
 def visible(**given):
@@ -40,3 +40,22 @@ def test_only_the_gpus_this_process_may_see_count(monkeypatch):
     assert visible_gpus() == ["2", "5"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert visible_gpus() == []
+
+
+@pytest.mark.parametrize(
+    "cpus, gpus, cpus_per_run, gpus_per_run, expected",
+    [
+        (8, 2, 1, 0.5, 4),
+        (3, 2, 1, 0.5, 3),  # the CPUs decide
+        (16, 4, 1, 0.3, 12),  # three on each, not thirteen on four
+        (8, 5, 1, 2, 2),
+        (0, 2, 1, 0.5, 0),
+        (8, 0, 1, 0.5, 0),
+        (8, 2, 3, 0, 2),
+        (1, 0, 0.1, 0, 10),
+    ],
+)
+def test_a_node_holds_what_its_cpus_and_gpus_both_allow(
+    cpus, gpus, cpus_per_run, gpus_per_run, expected
+):
+    assert room(cpus, gpus, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run) == expected

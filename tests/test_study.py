@@ -162,6 +162,27 @@ def test_mistakes_exit_2_and_create_nothing(study, tmp_path, options, words):
     assert not home.exists()
 
 
+def test_where_ray_is_not_installed_its_engine_says_how_to(study, tmp_path):
+    code = (
+        "import sys; sys.modules['ray'] = None; from ressmooth.study import main\n"
+        "main(sys.argv[1:])"
+    )
+    options = [str(study), "--engine", "ray", "--home", str(tmp_path / "home")]
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'ressmooth[ray]'" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("engine", ["optuna", "ray"])
+def test_the_plan_for_this_machine_starts_nothing(study, tmp_path, engine, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    done = launch(study, tmp_path / "home", "--engine", engine, "--dry-run", "--workers", "3")
+    assert done.returncode == 0, done.stderr
+    assert "3 workers" in done.stdout and "8 runs in about 3 rounds" in done.stdout
+    assert not (tmp_path / "home").exists()
+
+
 def test_help_loads_next_to_nothing():
     heavy = "torch numpy scipy sklearn matplotlib mlflow optuna ray sqlalchemy pydantic rich"
     code = (

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
 SILENCE = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the view is ours
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # or Tune retries what we retry
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are the launcher's
     "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # nothing is restored from Tune's state
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",  # how many go at once is for the searcher to say
+    "TUNE_STATE_REFRESH_PERIOD": "1e9",  # it would block while the head does not answer
 }
+PATIENCE = 3  # looks without an answer; Ray ends the launcher after a minute, without a word
 
 
 class Cluster:
@@ -35,6 +39,7 @@ class Cluster:
     def __init__(self, resources: "Resources", workers: int | None, url: str) -> None:
         self.cpus_per_run, self.gpus_per_run = resources.cpus_per_run, resources.gpus_per_run
         self.wanted, self.url = workers, url
+        self.fitting = self.silent = 0
         self.address = os.environ.get("RAY_ADDRESS") or "local"
         if self.address.startswith("ray://"):
             raise ConfigError(
@@ -46,6 +51,7 @@ class Cluster:
             self.workers = len(here)
             self.where = "in a Ray of this machine's own"
             return
+        self._knock(self.address)
         self._connect()
         if not self.look():
             raise ConfigError(
@@ -65,12 +71,20 @@ class Cluster:
 
     def look(self) -> int:
         """How many runs the nodes that are alive have room for; at least one is tried."""
+        try:
+            self._knock(self.head)
+        except ClusterUnreachable:
+            self.silent += 1
+            if self.silent == PATIENCE:
+                raise
+            return self.fitting
+        self.silent = 0
         nodes = [node for node in ray.nodes() if node["Alive"]]
         self._check_store(nodes)
         has = [
             {kind: node["Resources"].get(kind, 0.0) for kind in ("CPU", "GPU")} for node in nodes
         ]
-        fitting = sum(
+        self.fitting = sum(
             room(
                 node["CPU"],
                 node["GPU"],
@@ -79,11 +93,11 @@ class Cluster:
             )
             for node in has
         )
-        self.workers = self.wanted or max(1, fitting)
+        self.workers = min(self.wanted or self.fitting, max(1, self.fitting))
         cpus, gpus = (sum(node[kind] for node in has) for kind in ("CPU", "GPU"))
         parts = count(len(nodes), "Ray node"), count(cpus, "CPU"), count(gpus, "GPU")
         self.where = "on {} with {} and {}".format(*parts)
-        return fitting
+        return self.fitting
 
     def _check_store(self, nodes: list[dict[str, Any]]) -> None:
         here = ray.util.get_node_ip_address()
@@ -94,12 +108,12 @@ class Cluster:
                 "another one; set RESSMOOTH_DATABASE_URL to a PostgreSQL that all nodes reach"
             )
 
-    def _knock(self) -> None:
+    def _knock(self, address: str) -> None:
         """Ray itself tries for minutes where nobody listens."""
-        host, _, port = self.address.rpartition(":")
+        host, _, port = address.rpartition(":")
         if host:
             try:
-                socket.create_connection((host, port), timeout=10).close()
+                socket.create_connection((host, port), timeout=5).close()
             except OSError as error:
                 raise self._unreachable(error) from error
 
@@ -112,14 +126,17 @@ class Cluster:
 
     def _connect(self) -> None:
         os.environ.update(SILENCE)
-        self._knock()
         local: dict[str, Any] = {}
         if self.address == "local":
             cores = len(os.sched_getaffinity(0))
             asked = math.ceil(self.workers * self.cpus_per_run)
             local = {"num_cpus": max(cores, asked), "include_dashboard": False}
+        terminated = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(self.address, log_to_driver=False, logging_level=logging.CRITICAL, **local)
         except Exception as error:  # ConnectionError, RuntimeError, ValueError, RpcError ...
             raise self._unreachable(error) from error
+        finally:
+            signal.signal(signal.SIGTERM, terminated)  # Ray's own would exit with 15
+        self.head = ray.get_runtime_context().gcs_address
         logging.getLogger("ray").setLevel(logging.CRITICAL)  # what happens, the view tells

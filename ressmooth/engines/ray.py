@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import tune
+from ray.air.execution._internal import RayActorManager
+from ray.tune.execution import tune_controller
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
@@ -94,15 +96,27 @@ def _leaving(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _reason(text: str) -> str:
+def _reason(account: str) -> str:
     """The gist of Ray's account of how a worker was lost."""
-    if "worker process has died" in text:
-        return "worker killed, possibly out of memory"
-    if "low on memory" in text:
+    if "low on memory" in account:
         return "worker killed: its node is out of memory"
-    if "The actor" in text:
+    if "worker process has died" in account:
+        return "worker killed, possibly out of memory"
+    if "The actor" in account:
         return "worker lost with its node"
-    return text.strip().splitlines()[-1]
+    return account.strip().splitlines()[-1]
+
+
+class _Actors(RayActorManager):
+    """Tune takes a worker that Ray's memory monitor kills for a fault of its own, and ends."""
+
+    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, ray.exceptions.OutOfMemoryError):
+            exception = ray.exceptions.RayActorError(error_msg=str(exception))
+        super()._actor_task_failed(tracked_actor_task, exception)
+
+
+tune_controller.RayActorManager = _Actors  # type: ignore[attr-defined]
 
 
 class _Part:
@@ -144,7 +158,13 @@ class _Judges(_Part, FIFOScheduler):
 
     @_leaving
     def on_trial_error(self, controller: Any, trial: Any) -> None:
-        self.engine.lost(trial.trial_id, _reason(Path(trial.error_file).read_text()))
+        account = Path(trial.error_file).read_text()
+        if "creation task" in account:
+            raise ConfigError(
+                f"a worker cannot start: {account.strip().splitlines()[-1]}; "
+                "every node needs the launcher's ressmooth and Python"
+            )
+        self.engine.lost(trial.trial_id, _reason(account))
 
 
 class _Ticks(_Part, tune.Callback):
@@ -209,7 +229,7 @@ class Engine:
         if self.grace.begun:
             return False
         if self.dispatcher.should_prune(run, epoch.epoch, best):
-            self.dispatcher.prune(run.id, best)
+            self.dispatcher.prune(run, best)
             places.clear(places.of_run(self.home, run.uid))
             return False
         return True
@@ -242,7 +262,9 @@ class Engine:
             raise _Leave
         if time.monotonic() - self.looked > LOOK:
             self.looked = time.monotonic()
-            self.cluster.look()
+            before = self.cluster.fitting
+            if not self.cluster.look() and before:
+                self.view.say(f"no node has room for a run, waiting: {self.cluster.where}")
 
     def _tuner(self, scratch: str) -> tune.Tuner:
         worker = tune.with_parameters(self.worker, url=self.store.url, home=self.home)

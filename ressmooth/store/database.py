@@ -49,7 +49,8 @@ POSTGRESQL: dict[str, Any] = {
 
 def default_url(home: Path) -> str:
     """RESSMOOTH_DATABASE_URL, or a SQLite file in the home directory."""
-    return os.environ.get("RESSMOOTH_DATABASE_URL") or f"sqlite:///{home.absolute()}/results.db"
+    url = os.environ.get("RESSMOOTH_DATABASE_URL") or f"sqlite:///{home.absolute()}/results.db"
+    return re.sub(r"^sqlite:///(?![/:])", f"sqlite:///{Path.cwd()}/", url)  # for workers elsewhere
 
 
 def safe_url(url: str) -> str:
