@@ -5,10 +5,10 @@ import tempfile
 import uuid
 from pathlib import Path
 
+import launching
 import pytest
 import torch
 
-import studies
 from ressmooth.config import RunConfig, parse
 
 
@@ -33,7 +33,7 @@ def tiny(tmp_path: Path):
 def study(tmp_path):
     """A study file of eight short runs."""
     file = tmp_path / "tiny.toml"
-    file.write_text(studies.TINY.format(epochs=4))
+    file.write_text(launching.TINY.format(epochs=4))
     return file
 
 
@@ -41,9 +41,9 @@ def study(tmp_path):
 def undisturbed(tmp_path_factory):
     """What that study gives when nobody touches it, with the embedded MLflow: home, process."""
     home = tmp_path_factory.mktemp("undisturbed")
-    (home / "tiny.toml").write_text(studies.TINY.format(epochs=4))
+    (home / "tiny.toml").write_text(launching.TINY.format(epochs=4))
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
-    done = studies.launch(home / "tiny.toml", home, "--workers", "2", env=environment)
+    done = launching.launch(home / "tiny.toml", home, "--workers", "2", env=environment)
     assert done.returncode == 0, done.stderr
     return home, done
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import psycopg
 import pytest
-
-from studies import command, launch, query, wait_for
+from launching import command, launch, query, wait_for
 
 from ressmooth.errors import ConfigError
 

@@ -7,9 +7,9 @@ import subprocess
 
 import psutil
 import pytest
+from launching import CURVES, RESULTS, TINY, command, epochs_recorded, query, wait_for, workers_of
 
 from ressmooth.checkpoint import sha256
-from studies import CURVES, RESULTS, TINY, command, epochs_recorded, query, wait_for, workers_of
 
 SEARCH = """
 name = "search"

@@ -8,8 +8,7 @@ import sys
 import psutil
 import psycopg
 import pytest
-
-from studies import (
+from launching import (
     CURVES,
     RESULTS,
     TINY,
