@@ -8,6 +8,7 @@ from contextlib import closing
 
 import psutil
 
+EPOCHS = 12  # enough to interrupt a run in the middle
 TINY = """
 name = "tiny"
 dataset = "digits"

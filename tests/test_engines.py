@@ -7,7 +7,17 @@ import subprocess
 
 import psutil
 import pytest
-from launching import CURVES, RESULTS, TINY, command, epochs_recorded, query, wait_for, workers_of
+from launching import (
+    CURVES,
+    EPOCHS,
+    RESULTS,
+    TINY,
+    command,
+    epochs_recorded,
+    query,
+    wait_for,
+    workers_of,
+)
 
 from ressmooth.checkpoint import sha256
 
@@ -65,7 +75,7 @@ def whole(engine, undisturbed, tmp_path_factory):
     if "optuna" in engine.options:
         return undisturbed
     home = tmp_path_factory.mktemp("whole")
-    (home / "tiny.toml").write_text(TINY.format(epochs=4))
+    (home / "tiny.toml").write_text(TINY.format(epochs=EPOCHS))
     done = engine.launch(home / "tiny.toml", home, "--workers", "2", MLFLOW_TRACKING_URI="")
     assert done.returncode == 0, done.stderr
     return home, done
@@ -76,7 +86,7 @@ def test_a_study_trains_every_cell_with_every_seed(whole):
     results = query(home, RESULTS)
     assert len(results) == 8
     assert {row[3] for row in results} == {"complete"}
-    assert query(home, "SELECT count(*) FROM epoch") == [(32,)]
+    assert query(home, "SELECT count(*) FROM epoch") == [(8 * EPOCHS,)]
     assert query(home, "SELECT DISTINCT state FROM trial") == [("complete",)]
     assert "sgd" in done.stdout and "laplace" in done.stdout
     assert "next: ressmooth show tiny" in done.stdout
@@ -183,7 +193,7 @@ def test_what_one_engine_began_the_other_goes_on_with(engine, study, tmp_path, u
 def test_more_seeds_and_arms_later_train_only_what_is_missing(engine, study, tmp_path):
     assert engine.launch(study, tmp_path, "--set", "seeds=1").returncode == 0
     assert query(tmp_path, "SELECT count(*) FROM run") == [(4,)]
-    study.write_text(TINY.format(epochs=4) + '\n[arms.ce]\nmethod = "cross_entropy"\n')
+    study.write_text(TINY.format(epochs=EPOCHS) + '\n[arms.ce]\nmethod = "cross_entropy"\n')
     done = engine.launch(study, tmp_path)
     assert done.returncode == 0, done.stderr
     assert query(tmp_path, "SELECT count(*), max(attempt) FROM run") == [(10, 1)]
@@ -192,7 +202,7 @@ def test_more_seeds_and_arms_later_train_only_what_is_missing(engine, study, tmp
 
 def test_runs_that_raise_or_diverge_are_failed_and_the_study_goes_on(engine, study, tmp_path):
     study.write_text(
-        TINY.format(epochs=4)
+        TINY.format(epochs=EPOCHS)
         + '\n[arms.diverging]\nmethod = "mse"\noutput = "identity"\nlr = 1e5\n'
         + '\n[arms.raising]\nmethod = "mse"\ndataset = "cifar10"\n'
     )

@@ -5,6 +5,7 @@ used: the Store knows what is done, a run's checkpoints lie in the home that all
 either engine goes on with what the other began.
 """
 
+import gc
 import os
 import tempfile
 import time
@@ -119,6 +120,17 @@ class _Actors(RayActorManager):
 tune_controller.RayActorManager = _Actors  # type: ignore[attr-defined]
 
 
+def _shut_down() -> None:
+    """Without garbage collection, which the relay's thread may be at: a handle of Ray's that is
+    freed while Ray shuts down ends the process."""
+    gc.collect()
+    gc.disable()
+    try:
+        ray.shutdown()
+    finally:
+        gc.enable()
+
+
 class _Part:
     """Of Tune, which pickles its parts for a restore that never happens here."""
 
@@ -201,7 +213,7 @@ class Engine:
             if leave.error is not None:
                 raise leave.error from None
         finally:
-            ray.shutdown()  # workers end with their launcher
+            _shut_down()  # workers end with their launcher
         for _, run in self.running.values():
             self.store.release_run(run.id)
 
