@@ -33,6 +33,12 @@ def room(cpus: float, gpus: float, *, gpus_per_run: float, cpus_per_run: float) 
     return min(fitting, len(_gpu_places([str(i) for i in range(int(gpus))], gpus_per_run)))
 
 
+def at_once(wanted: int | None, fitting: int) -> int:
+    """How many runs are begun where `fitting` have room; one at least, which waits for a node."""
+    possible = max(1, fitting)
+    return min(wanted or possible, possible)
+
+
 def slots(
     workers: int | None,
     *,

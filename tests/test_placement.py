@@ -1,7 +1,7 @@
 import pytest
 
 from ressmooth.errors import ConfigError
-from ressmooth.placement import room, slots, visible_gpus
+from ressmooth.placement import at_once, room, slots, visible_gpus
 
 
 def visible(**given):
@@ -59,3 +59,10 @@ def test_a_node_holds_what_its_cpus_and_gpus_both_allow(
     cpus, gpus, cpus_per_run, gpus_per_run, expected
 ):
     assert room(cpus, gpus, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run) == expected
+
+
+@pytest.mark.parametrize(
+    "wanted, fitting, expected", [(None, 4, 4), (2, 4, 2), (8, 4, 4), (None, 0, 1), (8, 0, 1)]
+)
+def test_a_cluster_begins_what_fits_and_never_nothing(wanted, fitting, expected):
+    assert at_once(wanted, fitting) == expected

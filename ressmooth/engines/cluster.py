@@ -12,7 +12,7 @@ import ray
 
 from ressmooth.errors import ClusterUnreachable, ConfigError
 from ressmooth.phrases import count
-from ressmooth.placement import room, slots
+from ressmooth.placement import at_once, room, slots
 
 if TYPE_CHECKING:
     from ressmooth.dispatch import Dispatcher
@@ -70,7 +70,7 @@ class Cluster:
         return Engine(dispatcher, self, home, view)
 
     def look(self) -> int:
-        """How many runs the nodes that are alive have room for; at least one is tried."""
+        """How many runs the nodes that are alive have room for."""
         try:
             self._knock(self.head)
         except ClusterUnreachable:
@@ -93,7 +93,7 @@ class Cluster:
             )
             for node in has
         )
-        self.workers = min(self.wanted or self.fitting, max(1, self.fitting))
+        self.workers = at_once(self.wanted, self.fitting)
         cpus, gpus = (sum(node[kind] for node in has) for kind in ("CPU", "GPU"))
         parts = count(len(nodes), "Ray node"), count(cpus, "CPU"), count(gpus, "GPU")
         self.where = "on {} with {} and {}".format(*parts)
