@@ -16,9 +16,13 @@ State = dict[str, Any]  # tensors, numbers, strings, lists and dicts of them
 
 def save(path: Path, state: State) -> str:
     """Write a state; the file's SHA-256."""
+    return write(path, encode(state))
+
+
+def encode(state: State) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    return write(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def write(path: Path, content: bytes) -> str:

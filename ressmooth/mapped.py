@@ -1,19 +1,16 @@
 """Tensors in a file that the processes of a machine map into memory, instead of one copy each."""
 
 import hashlib
-import io
 from pathlib import Path
 
 import torch
 
-from ressmooth.checkpoint import State, sha256, write
+from ressmooth.checkpoint import State, encode, sha256, write
 
 
 def save(directory: Path, name: str, state: State) -> None:
     """The file's name says what its content must hash to."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    content = buffer.getvalue()
+    content = encode(state)
     write(directory / f"{name}-{sha256(content)}.pt", content)
 
 

@@ -120,11 +120,21 @@ def store(request):
 
 
 def fresh_url(request, template: str):
-    name = f"test_{uuid.uuid4().hex}"
     if request.param == "sqlite":
+        name = f"test_{uuid.uuid4().hex}"
         yield f"sqlite:///{request.getfixturevalue('quick_directory')}/{name}.db"
     else:
-        server = request.getfixturevalue("postgres")
-        command(server, f"CREATE DATABASE {name} TEMPLATE {template}")
-        yield server.get_uri(name)
-        command(server, f"DROP DATABASE {name} WITH (FORCE)")
+        yield from fresh_database(request.getfixturevalue("postgres"), template)
+
+
+def fresh_database(server, template: str):
+    name = f"test_{uuid.uuid4().hex}"
+    command(server, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield server.get_uri(name)
+    command(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def postgres_url(postgres):
+    """A fresh store on PostgreSQL."""
+    yield from fresh_database(postgres, "made")

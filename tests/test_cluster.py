@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import uuid
 from types import SimpleNamespace
 
 import psycopg
@@ -48,16 +47,12 @@ def cluster(ray_token, monkeypatch):
 
 
 @pytest.fixture
-def database(postgres, monkeypatch):
+def database(postgres_url, monkeypatch):
     """Asks the PostgreSQL that launcher and workers write to."""
-    name = f"cluster_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres.get_uri(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE made")
-    url = postgres.get_uri(name)
-    monkeypatch.setenv("RESSMOOTH_DATABASE_URL", url)
+    monkeypatch.setenv("RESSMOOTH_DATABASE_URL", postgres_url)
 
     def ask(sql):
-        with psycopg.connect(url) as connection:
+        with psycopg.connect(postgres_url) as connection:
             return connection.execute(sql).fetchall()
 
     return ask

@@ -14,6 +14,7 @@ from launching import (
     TINY,
     command,
     epochs_recorded,
+    launch,
     query,
     wait_for,
     workers_of,
@@ -46,12 +47,8 @@ class Engine:
         self.environment |= environment
 
     def launch(self, file, home, *options, **changes):
-        return subprocess.run(
-            command(file, home, *self.options, *options),
-            capture_output=True,
-            text=True,
-            env={**self.environment, **changes},
-        )
+        environment = {**self.environment, **changes}
+        return launch(file, home, *self.options, *options, env=environment)
 
     def start(self, file, home, *options):
         return subprocess.Popen(

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from ressmooth.bench.timing import Bench
 
+SIDES = ("plain", "ours")
+GOALS = {"launch to first epoch": 1, "a run that trains nothing": 20}
+
 
 def measure(bench: Bench, directory: Path) -> None:
     runs = (6, 200) if bench.quick else (12, 400)
@@ -27,10 +30,6 @@ def measure(bench: Bench, directory: Path) -> None:
         ratios = [plain[index] / ours[index] for plain, ours in rounds]
         what = f"{what}: Ray Tune + MLflowLoggerCallback / ours on Ray"
         bench.keep("G6", what, ratios, must=must, at_most=False)
-
-
-SIDES = ("plain", "ours")
-GOALS = {"launch to first epoch": 1, "a run that trains nothing": 20}
 
 
 def _timed(side: str, directory: Path, runs: int) -> tuple[float, float]:

@@ -184,9 +184,6 @@ class _Ticks(_Part, tune.Callback):
     def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
         self.engine.look_up()
 
-    def get_state(self) -> None:
-        return None
-
 
 class Engine:
     """Runs a study's dispatcher on a cluster until nothing is left, or until stopped."""
