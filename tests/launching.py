@@ -45,7 +45,8 @@ def launch(file, home, *options, env=None):
 
 
 def query(home, sql):
-    with closing(sqlite3.connect(f"file:{home}/results.db?mode=ro", uri=True)) as connection:
+    # rw: after a kill -9 the first reader recovers the log, which mode=ro may not
+    with closing(sqlite3.connect(f"file:{home}/results.db?mode=rw", uri=True)) as connection:
         return connection.execute(sql).fetchall()
 
 
