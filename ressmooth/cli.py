@@ -148,10 +148,10 @@ def _study(store: "Store", name: str) -> "StudyRow":
 def list_(home: Path) -> None:
     """List the studies of this home."""
     from ressmooth.compare import arms
-    from ressmooth.report import overview
+    from ressmooth.report.text import overview
 
     store = _store(home)
-    studies = [(s, store.trials(s.id), arms(store.winners(s.id))) for s in store.studies()]
+    studies = [(s, store.trials(s.id), arms(s, store.winners(s.id))) for s in store.studies()]
     click.echo(overview(studies))
 
 
@@ -160,12 +160,55 @@ def list_(home: Path) -> None:
 @with_home
 def show(study: str, home: Path) -> None:
     """Show every trial and run of STUDY, then the comparison."""
-    from ressmooth.compare import arms
-    from ressmooth.report import details
+    from ressmooth.compare import compare_studies, leading
+    from ressmooth.report.text import details
 
     store = _store(home)
     row = _study(store, study)
-    click.echo(details(row, store.trials(row.id), arms(store.winners(row.id))))
+    click.echo(details(row, store.trials(row.id), leading(compare_studies(store, [row]))))
+
+
+@main.command()
+@click.argument("studies", nargs=-1, required=True, metavar="STUDY...")
+@click.option("--against", type=click.Choice(["paper"]), help="beside the paper's figures")
+@click.option("--arm", "names", multiple=True, help="only this arm (and the SGD it is to beat)")
+@click.option("--fraction", "fractions", type=float, multiple=True, help="only this fraction")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "markdown", "csv", "json", "latex"]),
+    default="table",
+)
+@with_home
+def compare(
+    studies: tuple[str, ...],
+    against: str | None,
+    names: tuple[str, ...],
+    fractions: tuple[float, ...],
+    form: str,
+    home: Path,
+) -> None:
+    """Compare the arms of one STUDY or of several, with what a few seeds can tell.
+
+    \b
+    ressmooth compare paper-table2 --against paper --fraction 0.125
+    ressmooth compare mine yours --format latex
+    """
+    from ressmooth.compare import chosen, compare
+    from ressmooth.report import tables
+
+    store = _store(home)
+    rows = [_study(store, study) for study in dict.fromkeys(studies)]
+    compared = compare(chosen(store, rows, names, fractions), store.baselines())
+    if not compared:
+        raise ConfigError(f"{', '.join(studies)}: nothing to compare yet, no trial is complete")
+    if form == "json":
+        click.echo(tables.as_json(compared))
+    elif form == "csv":
+        click.echo(tables.as_csv(compared))
+    else:
+        write = {"table": tables.text, "markdown": tables.markdown, "latex": tables.latex}[form]
+        click.echo(write(compared, against_paper=against == "paper"))
 
 
 @main.command()

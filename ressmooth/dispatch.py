@@ -11,7 +11,7 @@ from typing import Any
 
 from ressmooth.config import parse
 from ressmooth.search import Past, Proposal, Proposer
-from ressmooth.spec import StudySpec
+from ressmooth.spec import FRESH_SEED, StudySpec
 from ressmooth.store import Attempt, RunRow, Store, TrialRow
 from ressmooth.store.rows import TERMINAL
 
@@ -43,6 +43,8 @@ class Dispatcher:
             if proposal is None:
                 break
             self._add(proposal)
+        if not self.waiting and self.spec.confirm:
+            self._confirm()
         return self.waiting[0] if self.waiting else None
 
     def next(self) -> RunRow | None:
@@ -84,13 +86,13 @@ class Dispatcher:
         if any(run.state not in TERMINAL for run in trial.runs):
             return
         passed = all(run.state == "complete" for run in trial.runs)
-        if passed and len(trial.runs) < self.spec.seeds:
-            self._add_seeds(trial)
+        if passed and self._add_seeds(trial):
             return
         state, value = judge(trial, self.spec.search.objective)
         self.store.finish_trial(trial.id, state, value)
         self.trials[trial.id] = replace(trial, state=state, value=value)
-        self.proposer.tell(trial.branch, trial.number_in_branch, state, value)
+        if trial.confirms is None:
+            self.proposer.tell(trial.branch, trial.number_in_branch, state, value)
 
     def progress(self) -> Progress:
         # a copy: the live view asks from its own thread
@@ -107,27 +109,61 @@ class Dispatcher:
         )
 
     def _planned_runs(self) -> int:
-        return sum(map(self.spec.planned_trials, self.spec.branches)) * self.spec.seeds
+        searched = sum(map(self.spec.planned_trials, self.spec.branches)) * self.spec.seeds
+        return searched + len(self.spec.confirming) * self.spec.confirm
 
     def _add(self, proposal: Proposal) -> None:
         prunes = self.spec.search.pruner != "none" and proposal.branch.space
         seeds = range(1 if prunes else self.spec.seeds)
+        configs = [run_config(self.spec, proposal, seed) for seed in seeds]
         trial = self.store.add_trial(
             self.study_id,
             arm=proposal.branch.arm,
+            condition=self.spec.condition(configs[0]),
             branch=proposal.branch.key,
             number_in_branch=proposal.number,
             params=proposal.params,
-            configs=[run_config(self.spec, proposal, seed) for seed in seeds],
+            configs=configs,
             sampler_state=proposal.sampler_state,
         )
         self._take_up(trial)
 
-    def _add_seeds(self, trial: TrialRow) -> None:
-        first = trial.runs[0].config
-        seeds = range(len(trial.runs), self.spec.seeds)
-        self.store.add_runs(trial.id, [{**first, "seed": seed} for seed in seeds])
-        self._take_up(self._reload(trial.id))
+    def _confirm(self) -> None:
+        """Train what the search has chosen with fresh seeds, once nothing can change the choice."""
+        if any(trial.state not in TERMINAL for trial in self.trials.values()):
+            return
+        for winner in self.store.winners(self.study_id):
+            if winner.confirmation is not None:
+                continue
+            chosen = winner.trial
+            first = chosen.runs[0].config
+            trial = self.store.add_trial(
+                self.study_id,
+                arm=chosen.arm,
+                condition=chosen.condition,
+                branch=f"confirm {chosen.branch}",
+                number_in_branch=chosen.number_in_branch,
+                params=chosen.params,
+                configs=[{**first, "seed": seed} for seed in self._seeds(confirming=True)],
+                sampler_state={},
+                confirms=chosen.id,
+            )
+            self._take_up(trial)
+
+    def _seeds(self, *, confirming: bool) -> range:
+        if confirming:
+            return range(FRESH_SEED, FRESH_SEED + self.spec.confirm)
+        return range(self.spec.seeds)
+
+    def _add_seeds(self, trial: TrialRow) -> bool:
+        """Let a trial have all its seeds; were any missing?"""
+        known = {run.seed for run in trial.runs}
+        seeds = self._seeds(confirming=trial.confirms is not None)
+        missing = [{**trial.runs[0].config, "seed": seed} for seed in seeds if seed not in known]
+        if missing:
+            self.store.add_runs(trial.id, missing)
+            self._take_up(self._reload(trial.id))
+        return bool(missing)
 
     def _take_up(self, trial: TrialRow) -> None:
         """Queue what a trial still needs; after a restart that may be seeds or its judgement."""
@@ -138,7 +174,7 @@ class Dispatcher:
             self.waiting.extend(run for run in unfinished if run.id not in queued)
         elif trial.state not in TERMINAL:
             self.ended(trial.runs[-1])
-        elif trial.state == "complete" and len(trial.runs) < self.spec.seeds:
+        elif trial.state == "complete":
             self._add_seeds(trial)
 
     def _reload(self, trial_id: int) -> TrialRow:

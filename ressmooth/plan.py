@@ -7,7 +7,7 @@ from rich.table import Table
 
 from ressmooth.errors import RessmoothError
 from ressmooth.phrases import duration
-from ressmooth.report import render
+from ressmooth.report.tables import rendered
 from ressmooth.spec import StudySpec
 from ressmooth.store import Store, default_url
 
@@ -18,6 +18,8 @@ def describe(spec: StudySpec, place: str, workers: int, home: Path) -> str:
     for column in ("arm", "configurations", "trials", "runs", "epochs"):
         table.add_column(column)
     rows = [_row(spec, arm) for arm in spec.arms]
+    if spec.confirming:
+        rows.append(_confirmation(spec))
     for arm, what, trials, runs, epochs in rows:
         table.add_row(arm, what, str(trials), str(runs), str(epochs))
     runs, epochs = sum(row[3] for row in rows), sum(row[4] for row in rows)
@@ -25,7 +27,7 @@ def describe(spec: StudySpec, place: str, workers: int, home: Path) -> str:
     rounds = -(-runs // workers) if runs else 0
     at_most = "" if spec.search.pruner == "none" else "at most "
     return (
-        f"{render(table)}{place}: {at_most}{runs} runs in about {rounds} rounds.\n"
+        f"{rendered(table)}{place}: {at_most}{runs} runs in about {rounds} rounds.\n"
         f"{_estimate(spec, workers, home)}"
     )
 
@@ -41,6 +43,12 @@ def _row(spec: StudySpec, arm: str) -> tuple[str, str, int, int, int]:
     return arm, what, trials, trials * spec.seeds, trials * spec.seeds * epochs
 
 
+def _confirmation(spec: StudySpec) -> tuple[str, str, int, int, int]:
+    trials, seeds = len(spec.confirming), spec.confirm
+    epochs = sum(example.epochs for example in spec.confirming) * seeds
+    return "confirm", f"what was chosen, {seeds} fresh seeds", trials, trials * seeds, epochs
+
+
 def _estimate(spec: StudySpec, workers: int, home: Path) -> str:
     """Time from recorded epochs of like runs; opening a store must not create one."""
     budget = f"Stops after {spec.search.hours:g} h. " if spec.search.hours else ""
@@ -49,14 +57,16 @@ def _estimate(spec: StudySpec, workers: int, home: Path) -> str:
         store = Store(default_url(home))
     except RessmoothError:
         return unknown
+    runs = [(b.example(), spec.planned_trials(b) * spec.seeds) for b in spec.branches]
+    runs += [(example, spec.confirm) for example in spec.confirming]
     total = 0.0
-    for branch in spec.branches:
-        config = branch.example().model_dump()
+    for example, number in runs:
+        config = example.model_dump()
         config["threads"] = config["threads"] or spec.resources.threads
         seconds = store.seconds_per_epoch(config)
         if seconds is None:
             store.close()
             return unknown
-        total += seconds * config["epochs"] * spec.planned_trials(branch) * spec.seeds
+        total += seconds * config["epochs"] * number
     store.close()
     return f"{budget}About {duration(total / workers)}, from recorded epochs of like runs."

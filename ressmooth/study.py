@@ -228,17 +228,17 @@ def _row(store: "Store", spec: "StudySpec") -> "StudyRow":
 
 def _conclude(store: "Store", spec: "StudySpec", quiet: bool) -> int:
     """Show the comparison and say what to type next; the exit code."""
-    from ressmooth.compare import arms
-    from ressmooth.report import comparison
+    from ressmooth.compare import compare_studies, leading
+    from ressmooth.report.tables import text
 
-    study = _row(store, spec)
-    selected = arms(store.winners(study.id))
-    click.echo(comparison(study, selected))
-    if not selected:
+    compared = leading(compare_studies(store, [_row(store, spec)]))
+    if compared:
+        click.echo(text(compared, against_paper=any(table.has_paper for table in compared)))
+    else:
         click.echo(f"error: no trial completed; see: ressmooth show {spec.name}", err=True)
         return 7
     if not quiet:
-        click.echo(f"next: ressmooth show {spec.name}   or   ressmooth ui")
+        click.echo(f"next: ressmooth report {spec.name} --out report   or   ressmooth ui")
     return 0
 
 

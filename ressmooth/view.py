@@ -117,14 +117,16 @@ class View:
         return Group(head, workers, self._best())
 
     def _best(self) -> RenderableType:
-        best: dict[str, Any] = {}
+        best: dict[tuple[str, str], Any] = {}  # by arm and condition
         for trial in list(self.dispatcher.trials.values()):
-            if trial.value is not None and trial.value > best.get(trial.arm, (-1.0,))[0]:
-                best[trial.arm] = (trial.value, trial.params)
+            where = trial.arm, str(trial.condition)
+            searched = trial.confirms is None and trial.value is not None
+            if searched and trial.value > best.get(where, (-1.0,))[0]:
+                best[where] = (trial.value, trial.params)
         table = Table(box=None, padding=(0, 1), header_style="dim")
         for name in ("best so far", "", ""):
             table.add_column(name)
-        for arm, (value, params) in best.items():
+        for (arm, _), (value, params) in best.items():
             table.add_row(arm, f"{value:.2f} %", settings(params))
         return table if best else Text()
 

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 
 from ressmooth.bench.idle import FACTS, METRICS, SPACE, epoch_fields, new_dispatcher
 from ressmooth.bench.timing import Bench, Row
-from ressmooth.compare import arms
+from ressmooth.compare import Comparison, compare_studies
 from ressmooth.store import Store
 
 
@@ -110,11 +110,13 @@ def comparing(bench: Bench, directory: Path) -> None:
             sql = "SELECT run_id, max(val_acc) FROM epoch GROUP BY run_id"
             return list(connection.execute(text(sql)))
 
-    def ours() -> list[Any]:
-        return arms(store.winners(study_id))
+    studies = [study for study in store.studies() if study.id == study_id]
+
+    def ours() -> list[Comparison]:
+        return compare_studies(store, studies)
 
     best = max(row[1] for row in scan())
-    assert max(max(arm.max_acc) for arm in ours()) == best
+    assert max(line.sample.mean for line in ours()[0].lines) == best
     bench.compare(
         "G11",
         f"comparing over {runs * epochs:,} epochs: full scan / ours",

@@ -5,26 +5,25 @@ nothing is created.
 """
 
 import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import Any, Literal
-
-from pydantic import Field, field_validator
+from typing import Any
 
 from ressmooth import config
 from ressmooth.errors import ConfigError
 from ressmooth.mistakes import Mistakes, Tree, shorten
-from ressmooth.spec.space import Arm, Choices, Range, SettingReader, Table
+from ressmooth.spec.space import Arm, Choices, Range, SettingReader
 from ressmooth.spec.studyfile import bundled, find, override, parse, read
+from ressmooth.spec.whole import FRESH_SEED, NAME, NAME_RULE, Head, Resources, Search
 
 __all__ = [
     "Arm",
     "Branch",
     "Choices",
+    "FRESH_SEED",
     "Range",
     "Resources",
     "Search",
@@ -36,53 +35,9 @@ __all__ = [
 ]
 
 MAX_RUNS = 100_000  # of a study
-NAME = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9._-]{0,63}")
-NAME_RULE = "a name has 1 to 64 of a-z 0-9 . _ - and no '..', and begins with a letter or digit"
 TABLES = ("search", "grid", "arms", "resources")
+PROBLEM = ("dataset", "model", "fraction")  # accuracies on different ones are never compared
 FIXED_SEARCH = ("sampler", "pruner", "objective", "seed")  # what relaunching may not change
-
-
-class Search(Table):
-    sampler: Literal["grid", "random", "tpe", "cmaes"] = "grid"
-    pruner: Literal["none", "median", "asha"] = "none"
-    trials: int | None = Field(None, ge=1, le=100_000)  # per branch, over all launches
-    hours: float | None = Field(None, gt=0, le=10_000)  # over all launches
-    objective: Literal["max", "mean"] = "max"  # accuracy: best epoch, or mean of the last tenth
-    seed: int = Field(0, ge=0, lt=2**31)  # of the sampler
-
-
-class Resources(Table):
-    workers: int | None = Field(None, ge=1, le=1024)  # None: as many as fit
-    gpus_per_run: float = Field(0.0, ge=0, le=1024)
-    cpus_per_run: float = Field(1.0, gt=0, le=1024)
-    retries: int = Field(3, ge=0, le=100)  # worker deaths per run
-
-    @property
-    def threads(self) -> int:
-        """Of a run that does not say otherwise."""
-        return max(1, int(self.cpus_per_run))
-
-    @field_validator("gpus_per_run", "cpus_per_run")
-    @classmethod
-    def _share(cls, value: float) -> float:
-        if value > 1 and not value.is_integer():
-            raise ValueError("input should be a part of one device, or a whole number of them")
-        return value
-
-
-class Head(Table):
-    """What a file says of the study as a whole."""
-
-    name: str
-    description: str = Field("", max_length=10_000, pattern=r"^[^\x00]*$")  # SQL stores no NUL
-    seeds: int = Field(1, ge=1, le=10_000)
-
-    @field_validator("name")
-    @classmethod
-    def _named(cls, name: str) -> str:
-        if not NAME.fullmatch(name):
-            raise ValueError(NAME_RULE)
-        return name
 
 
 @dataclass(frozen=True)
@@ -112,6 +67,7 @@ class StudySpec:
     name: str
     description: str
     seeds: int  # each trial is trained with seeds 0 to seeds - 1
+    confirm: int  # fresh seeds for the configurations that were chosen
     settings: dict[str, Any]  # of a run, for all arms that do not say otherwise
     search: Search
     grid: dict[str, list[Any]]  # axes common to all arms
@@ -130,6 +86,22 @@ class StudySpec:
                 branches.append(Branch(name, shared, cell, arm.space))
         return branches
 
+    def condition(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run's arm must share with another to be compared: the problem, the [grid] cell."""
+        return {key: run[key] for key in (*PROBLEM, *self.grid)}
+
+    @cached_property
+    def confirming(self) -> list[config.RunConfig]:
+        """An example of each configuration that is to be confirmed: per arm and condition one."""
+        if not self.confirm:
+            return []
+        examples: dict[tuple[str, str], config.RunConfig] = {}
+        for branch in self.branches:
+            example = branch.example()
+            condition = self.condition(example.model_dump())
+            examples.setdefault((branch.arm, json.dumps(condition, sort_keys=True)), example)
+        return list(examples.values())
+
     def planned_trials(self, branch: Branch) -> int:
         """How many trials a branch is to have; 0 where only the time budget ends it."""
         return (self.search.trials or 0) if branch.space else 1
@@ -140,6 +112,7 @@ class StudySpec:
             "name": self.name,
             "description": self.description,
             "seeds": self.seeds,
+            "confirm": self.confirm,
             "settings": self.settings,
             "search": self.search.model_dump(exclude_none=True),
             "grid": self.grid,
@@ -179,7 +152,8 @@ def load(path_or_name: str, overrides: Sequence[str] = ()) -> StudySpec:
 def differences(stored: Tree, spec: StudySpec) -> list[str]:
     """What makes `spec` another study than the stored one, one line each.
 
-    Free to change: description, more seeds, search.trials, search.hours, resources, new arms.
+    Free to change: description, more seeds, more to confirm, search.trials, search.hours,
+    resources, new arms.
     """
     old = StudySpec.from_dict(stored)
     was, now = _identity(old, old.arms), _identity(spec, old.arms)
@@ -188,8 +162,10 @@ def differences(stored: Tree, spec: StudySpec) -> list[str]:
         for key in {**was, **now}
         if was.get(key) != now.get(key)
     ]
-    if spec.seeds < old.seeds:
-        lines.append(f"seeds was {old.seeds}, is {spec.seeds}: it can only be raised")
+    for key in ("seeds", "confirm"):
+        before, after = getattr(old, key), getattr(spec, key)
+        if after < before:
+            lines.append(f"{key} was {before}, is {after}: it can only be raised")
     return lines
 
 
@@ -298,7 +274,7 @@ class _Reader:
         for arm in spec.arms.values():
             cells = prod(len(axis) for axis in [*spec.grid.values(), *arm.grid.values()])
             trials = spec.search.trials or 1 if arm.space else 1
-            runs += cells * trials * spec.seeds
+            runs += cells * (trials * spec.seeds + spec.confirm)  # at most
         if runs > MAX_RUNS:
             many = f"{runs:,}" if runs < 10**12 else f"{runs:.1e}"
             self.mistakes.add((), f"{many} runs: at most {MAX_RUNS:,} in a study")

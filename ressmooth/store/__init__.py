@@ -1,17 +1,17 @@
 """The Store: every study, trial, run and epoch in SQL, the only truth.
 
-Who launches a study is in holding.py, what happens to a run in recording.py, what is still to be
-mirrored in outbox.py.
+Who launches a study is in holding.py, what happens to a run in recording.py, which trials are the
+best in selecting.py, what is still to be mirrored in outbox.py.
 """
 
+import json
 import uuid
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, or_, select, update
 from sqlalchemy.engine import RowMapping
 
 from ressmooth.errors import ConfigError
@@ -34,6 +34,7 @@ from ressmooth.store.rows import (
     Winner,
 )
 from ressmooth.store.schema import upgrade
+from ressmooth.store.selecting import Selecting, trials_where
 from ressmooth.store.tables import Epoch, Run, Study, Trial, clock, insert_new
 from ressmooth.store.transaction import reading, writing
 
@@ -60,27 +61,6 @@ LIKE = ("dataset", "model", "fraction", "batch_size")  # settings that an epoch'
 RECENT = 200  # runs that tell how long an epoch takes
 
 
-COMPLETE_TRIALS = (Trial.study_id == bindparam("of_study")) & (Trial.state == COMPLETE)
-ARMS = (
-    select(
-        Trial.arm,
-        func.max(Trial.value).label("best"),
-        func.count().label("tried"),
-        func.min(Trial.id).label("first"),
-    )
-    .where(COMPLETE_TRIALS)
-    .group_by(Trial.arm)
-    .subquery()
-)
-WINNERS = (
-    select(func.min(Trial.id).label("id"), ARMS.c.tried)
-    .join(ARMS, (Trial.arm == ARMS.c.arm) & (Trial.value == ARMS.c.best))
-    .where(COMPLETE_TRIALS)
-    .group_by(Trial.arm, ARMS.c.tried, ARMS.c.first)
-    .order_by(ARMS.c.first)
-)
-
-
 def open_store(url: str, create: bool = True) -> "Store":
     """Open a store; with `create`, make one first where there is none."""
     if create:
@@ -94,7 +74,7 @@ def open_store(url: str, create: bool = True) -> "Store":
     return Store(url)
 
 
-class Store(Holding, Recording, Mailing):
+class Store(Holding, Recording, Mailing, Selecting):
     """One database of results; opening it never changes its schema."""
 
     def __init__(self, url: str) -> None:
@@ -152,11 +132,13 @@ class Store(Holding, Recording, Mailing):
         study_id: int,
         *,
         arm: str,
+        condition: Mapping[str, Any],
         branch: str,
         number_in_branch: int,
         params: dict[str, Any],
         configs: Sequence[dict[str, Any]],
         sampler_state: dict[str, Any],
+        confirms: int | None = None,
     ) -> TrialRow:
         """Record a trial and its runs, one per seed's config; one that exists is returned as is."""
         added = connection.scalars(
@@ -164,6 +146,8 @@ class Store(Holding, Recording, Mailing):
             .values(
                 study_id=study_id,
                 arm=arm,
+                condition=json.dumps(condition, sort_keys=True),
+                confirms=confirms,
                 branch=branch,
                 number_in_branch=number_in_branch,
                 params=params,
@@ -175,9 +159,9 @@ class Store(Holding, Recording, Mailing):
         ).first()
         if added is not None:
             _add_runs(connection, added, configs)
-            return _trials(connection, Trial.id == added)[0]
+            return trials_where(connection, Trial.id == added)[0]
         same = (Trial.study_id == study_id) & (Trial.branch == branch)
-        return _trials(connection, same & (Trial.number_in_branch == number_in_branch))[0]
+        return trials_where(connection, same & (Trial.number_in_branch == number_in_branch))[0]
 
     @writing
     def add_runs(
@@ -186,21 +170,6 @@ class Store(Holding, Recording, Mailing):
         """Train a trial with more seeds; those that it has already are left as they are."""
         if _add_runs(connection, trial_id, configs):
             reopen(connection, [trial_id])
-
-    @reading
-    def trial(self, connection: Connection, trial_id: int) -> TrialRow:
-        return _trials(connection, Trial.id == trial_id)[0]
-
-    @reading
-    def trials(self, connection: Connection, study_id: int) -> list[TrialRow]:
-        return _trials(connection, Trial.study_id == study_id)
-
-    @reading
-    def winners(self, connection: Connection, study_id: int) -> list[Winner]:
-        """Per arm its best complete trial, arms in order of their first one; reads no epoch."""
-        chosen = connection.execute(WINNERS, {"of_study": study_id}).all()
-        trials = {t.id: t for t in _trials(connection, Trial.id.in_([row.id for row in chosen]))}
-        return [Winner(trials[row.id], row.tried) for row in chosen]
 
     @writing
     def finish_trial(
@@ -297,15 +266,6 @@ def _add_runs(connection: Connection, trial_id: int, configs: Sequence[dict[str,
         ]
         connection.execute(insert_new(Run, connection.dialect.name), rows)
     return len(missing)
-
-
-def _trials(connection: Connection, condition: ColumnElement[bool]) -> list[TrialRow]:
-    query = select(Run).join(Trial, Run.trial_id == Trial.id).where(condition)
-    runs: dict[int, list[RunRow]] = defaultdict(list)
-    for row in connection.execute(query.order_by(Run.seed)).mappings():
-        runs[row["trial_id"]].append(RunRow(**row))
-    trials = connection.execute(select(Trial).where(condition).order_by(Trial.id)).mappings()
-    return [TrialRow(**row, runs=runs[row["id"]]) for row in trials]
 
 
 def _setting(key: str) -> ColumnElement[Any]:

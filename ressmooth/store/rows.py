@@ -100,6 +100,8 @@ class TrialRow:
     id: int
     study_id: int
     arm: str
+    condition: dict[str, Any]  # arms are compared where it is the same
+    confirms: int | None  # the trial whose configuration it trains with fresh seeds
     branch: str
     number_in_branch: int
     params: dict[str, Any]
@@ -113,10 +115,11 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class Winner:
-    """The best complete trial of an arm, and how many complete ones it was chosen from."""
+    """The best complete trial of an arm under a condition, and of how many complete ones."""
 
     trial: TrialRow
     tried: int
+    confirmation: TrialRow | None
 
 
 @dataclass(frozen=True)

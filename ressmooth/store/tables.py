@@ -125,16 +125,24 @@ class Study(Base):
     beat_at: Mapped[datetime | None]
 
 
+CONFIRMING = text("confirms IS NOT NULL")
+
+
 class Trial(Base):
     __tablename__ = "trial"
     __table_args__ = (
         UniqueConstraint("study_id", "branch", "number_in_branch"),
-        Index("ix_trial_value", "study_id", "state", "arm", "value"),  # for comparing
+        Index("ix_trial_value", "study_id", "state", "confirms", "arm", "condition", "value"),
+        Index(
+            "ix_trial_confirms", "confirms", sqlite_where=CONFIRMING, postgresql_where=CONFIRMING
+        ),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))
     arm: Mapped[str]
+    condition: Mapped[str]  # JSON, keys sorted: arms are compared where it is the same
+    confirms: Mapped[int | None] = mapped_column(ForeignKey("trial.id"))  # chosen: fresh seeds
     branch: Mapped[str]
     number_in_branch: Mapped[int]
     params: Mapped[Json]
@@ -195,12 +203,13 @@ class Baseline(Base):
     __tablename__ = "baseline"
 
     id: Mapped[int] = mapped_column(primary_key=True)
+    version: Mapped[int]  # of the paper's figures in this program
     table_name: Mapped[str]  # of the paper
     dataset: Mapped[str]
     model: Mapped[str]
     fraction: Mapped[float]
     method: Mapped[str]
-    weight_decay: Mapped[float | None]
+    weight_decay: Mapped[float]
     statistic: Mapped[str]
     value: Mapped[float]  # accuracy in %
 

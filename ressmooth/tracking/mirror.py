@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from ressmooth import compare, places
 from ressmooth.errors import RessmoothError, TrackingError
-from ressmooth.store.rows import TERMINAL, EpochRow, OutboxRow, RunRow, StudyRow, TrialRow, Winner
+from ressmooth.store.rows import TERMINAL, EpochRow, OutboxRow, RunRow, StudyRow, TrialRow
 from ressmooth.tracking import artifacts, points
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Mirror:
             row = group[0]
             study = next(study for study in store.studies() if study.id == row.study_id)
             if row.run_id is None:
-                self._show_study(study, store.trials(study.id), store.winners(study.id))
+                self._show_study(store, study)
                 continue
             run = store.run(row.run_id)
             trial, curve = store.trial(run.trial_id), store.curve(run.id)
@@ -122,14 +122,16 @@ class Mirror:
                 finished = points.milliseconds(run.finished_at)
                 self.client.set_terminated(shown, STATUS[run.state], finished)
 
-    def _show_study(self, study: StudyRow, trials: list[TrialRow], winners: list[Winner]) -> None:
-        arms = compare.arms(winners)
+    def _show_study(self, store: "Store", study: StudyRow) -> None:
+        trials = store.trials(study.id)
+        arms = compare.arms(study, store.winners(study.id))
+        comparisons = compare.compare(arms, store.baselines())
         with TemporaryDirectory() as directory:
-            artifacts.write_study(Path(directory), study, trials, arms)
+            artifacts.write_study(Path(directory), study, trials, comparisons)
             note = {"mlflow.note.content": (Path(directory) / "comparison.md").read_text()}
             with self._talking():
                 parent = self._parent(study)
-                self._log(parent, points.of_arms(winners), {**note, **points.selected(arms)})
+                self._log(parent, points.of_arms(trials, arms), {**note, **points.selected(arms)})
                 self.client.log_artifacts(parent, directory)
                 runs = [run for trial in trials for run in trial.runs]
                 if runs and all(run.state in TERMINAL for run in runs):

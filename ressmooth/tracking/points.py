@@ -6,7 +6,7 @@ from datetime import datetime
 from ressmooth.compare import Arm
 from ressmooth.phrases import settings
 from ressmooth.store.recording import METRICS
-from ressmooth.store.rows import EpochRow, RunRow, TrialRow, Winner
+from ressmooth.store.rows import EpochRow, RunRow, TrialRow
 
 RESULTS = ("max_acc", "mean_acc", "test_acc")
 
@@ -30,17 +30,23 @@ def of_results(run: RunRow) -> list[Point]:
     ]
 
 
-def of_arms(winners: Sequence[Winner]) -> list[Point]:
+def of_arms(trials: Sequence[TrialRow], arms: Sequence[Arm]) -> list[Point]:
     """Each arm's best value so far; the step is the number of its complete trials."""
+    finished = {trial.id: trial.finished_at for trial in trials}
     return [
-        (
-            f"best/{winner.trial.arm}",
-            winner.trial.value or 0.0,
-            milliseconds(winner.trial.finished_at),
-            winner.tried,
-        )
-        for winner in winners
+        (f"best/{label(arm, arms)}", arm.value, milliseconds(finished[arm.trial]), arm.tried)
+        for arm in arms
     ]
+
+
+def label(arm: Arm, arms: Sequence[Arm]) -> str:
+    """Its name, and its condition where that varies, in characters that MLflow allows."""
+    varying = {
+        key: value
+        for key, value in arm.condition.items()
+        if any(other.condition.get(key) != value for other in arms)
+    }
+    return " ".join([arm.name, *(f"{key} {value}" for key, value in varying.items())])
 
 
 def name(trial: TrialRow, run: RunRow) -> str:
@@ -77,7 +83,8 @@ def facts(run: RunRow) -> dict[str, str]:
 def selected(arms: Sequence[Arm]) -> dict[str, str]:
     """Tags that say what each arm did best with."""
     return {
-        f"best.{arm.name}": f"{arm.value:.2f} % {settings(arm.params)}".rstrip() for arm in arms
+        f"best.{label(arm, arms)}": f"{arm.value:.2f} % {settings(arm.params)}".rstrip()
+        for arm in arms
     }
 
 

@@ -1,43 +1,14 @@
-"""Studies as text: the comparison of the arms, and what the Store knows of a study."""
+"""What the Store knows of studies, as text."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
-from ressmooth.compare import Arm, spread
+from ressmooth.compare import Arm, Comparison
 from ressmooth.phrases import duration, settings
+from ressmooth.report import tables
 from ressmooth.store import StudyRow, TrialRow
-
-WIDTH = 110
-SELECTION = {
-    "paper": "Validation is the test set, as in the paper: figures that selected flatter.",
-    "holdout": "A tenth of the training set selected; the test set, read at the end, did not.",
-}
-
-
-def comparison(study: StudyRow, arms: Sequence[Arm]) -> str:
-    """Per arm the selected configuration and its accuracies over seeds."""
-    selection = study.spec["settings"].get("selection", "paper")
-    table = Table(title=f"{study.name}: accuracy in %, mean ± std over seeds")
-    columns = ["arm", "configuration", "trials", "seeds", "max", "mean"]
-    for column in columns + (["test"] if selection == "holdout" else []):
-        table.add_column(column)
-    best = max((arm.value for arm in arms), default=None)
-    for arm in arms:
-        cells = [
-            arm.name,
-            settings(arm.params),
-            str(arm.trials),
-            str(len(arm.max_acc)),
-            spread(arm.max_acc),
-            spread(arm.mean_acc),
-        ]
-        if selection == "holdout":
-            cells.append(spread(arm.test_acc))
-        table.add_row(*cells, style="bold" if arm.value == best else None)
-    return render(table) + SELECTION[selection]
 
 
 def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[Arm]]]) -> str:
@@ -57,10 +28,10 @@ def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[Arm]
             f"{study.created_at:%Y-%m-%d %H:%M}",
             study.held_by or "",
         )
-    return render(table).rstrip()
+    return tables.rendered(table).rstrip()
 
 
-def details(study: StudyRow, trials: Sequence[TrialRow], arms: Sequence[Arm]) -> str:
+def details(study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[Comparison]) -> str:
     """Every trial and run of a study, then the comparison."""
     table = Table(title=study.name)
     for column in ("arm", "configuration", "value", "run", "seed", "epochs", "state", "max"):
@@ -68,7 +39,8 @@ def details(study: StudyRow, trials: Sequence[TrialRow], arms: Sequence[Arm]) ->
     for column in ("mean", "time"):
         table.add_column(column)
     for trial in trials:
-        head = [trial.arm, settings(trial.params), _percent(trial.value)]
+        arm = trial.arm if trial.confirms is None else f"{trial.arm} (confirmed)"
+        head = [arm, settings(trial.params), _percent(trial.value)]
         for run in trial.runs:
             table.add_row(
                 *(head if run is trial.runs[0] else [""] * len(head)),
@@ -86,15 +58,8 @@ def details(study: StudyRow, trials: Sequence[TrialRow], arms: Sequence[Arm]) ->
         for run in trial.runs
         if run.error
     ]
-    parts = [render(table).rstrip(), *errors, comparison(study, arms)]
-    return "\n".join(parts)
-
-
-def render(table: Table) -> str:
-    console = Console(width=WIDTH, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
+    compared = tables.text(comparisons, against_paper=False)
+    return "\n".join([tables.rendered(table).rstrip(), *errors, compared])
 
 
 def _percent(accuracy: float | None) -> str:

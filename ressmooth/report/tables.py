@@ -1,0 +1,255 @@
+"""Comparisons as tables: for terminals, Markdown, LaTeX, and as records for CSV and JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ressmooth.compare import Arm, Comparison, Line
+from ressmooth.phrases import settings
+from ressmooth.report import words
+
+WIDTH = 110
+LATEX = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "<": "$<$",
+    ">": "$>$",
+}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of strings."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    best: int | None = None  # the row to be seen first
+
+
+def sheets(comparison: Comparison, *, against_paper: bool) -> list[Sheet]:
+    return [ours(comparison)] + ([beside_paper(comparison)] if against_paper else [])
+
+
+def ours(comparison: Comparison) -> Sheet:
+    """Each arm's selected configuration, its figure, and its difference to SGD."""
+    head = ["arm", "configuration", "trials", "n", comparison.statistic, "95 % interval"]
+    head += ["− SGD", "95 % interval", "p"]
+    rows = [
+        [
+            _name(line.arm, comparison),
+            _configuration(line.arm),
+            str(line.arm.tried),
+            str(line.sample.n),
+            words.figure(line.sample),
+            words.between(line.sample.interval),
+            *_difference(line),
+        ]
+        for line in comparison.lines
+    ]
+    return Sheet(_title(comparison), head, rows, _best(comparison))
+
+
+def beside_paper(comparison: Comparison) -> Sheet:
+    """The paper's figure, how far ours is from it, and whether its ordering holds."""
+    head = ["arm", comparison.statistic, "paper", "ours − paper", "− SGD", "paper's − SGD"]
+    rows = [
+        [
+            _name(line.arm, comparison),
+            words.figure(line.sample),
+            "–" if line.paper is None else f"{line.paper:.2f}",
+            words.signed(line.from_paper),
+            words.signed(line.difference.mean if line.difference else None),
+            words.signed(line.paper_difference),
+            line.ordering or "–",
+        ]
+        for line in comparison.lines
+    ]
+    title = f"{_title(comparison)}, beside the paper"
+    return Sheet(title, [*head, "paper's ordering"], rows, _best(comparison))
+
+
+def _difference(line: Line) -> list[str]:
+    if line.difference is None:
+        return ["–", "–", "–"]
+    tested = line.difference
+    interval = words.between(tested.interval, signs=True)
+    return [words.signed(tested.mean), interval, words.probability(tested.p)]
+
+
+def _title(comparison: Comparison) -> str:
+    studies = " + ".join(dict.fromkeys(line.arm.study for line in comparison.lines))
+    return f"{studies}: {comparison.statistic} accuracy in %, {words.problem(comparison.condition)}"
+
+
+def _name(arm: Arm, comparison: Comparison) -> str:
+    several = len({line.arm.study for line in comparison.lines}) > 1
+    return f"{arm.study}: {arm.name}" if several else arm.name
+
+
+def _configuration(arm: Arm) -> str:
+    """What was selected; what all arms share is in the title."""
+    return settings({key: v for key, v in arm.params.items() if key not in arm.condition}) or "–"
+
+
+def _best(comparison: Comparison) -> int:
+    means = [line.sample.mean for line in comparison.lines]
+    return means.index(max(means))
+
+
+def text(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
+    """Tables, then what they say."""
+    found = list(comparisons)
+    parts = [
+        render(sheet).rstrip()
+        for comparison in found
+        for sheet in sheets(comparison, against_paper=against_paper)
+    ]
+    said = _said(found) if against_paper else []
+    return "\n".join([*parts, *said, *words.notes(found, against_paper=against_paper)])
+
+
+def markdown(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
+    found = list(comparisons)
+    parts = [
+        f"**{sheet.title}**\n\n{markdown_table(sheet)}"
+        for comparison in found
+        for sheet in sheets(comparison, against_paper=against_paper)
+    ]
+    said = _said(found) if against_paper else []
+    return "\n".join(
+        [*parts, *_list(said), *_list(words.notes(found, against_paper=against_paper))]
+    )
+
+
+def _said(comparisons: Sequence[Comparison]) -> list[str]:
+    """Every verdict."""
+    found = [words.verdict(line, each) for each in comparisons for line in each.tested]
+    return found + [sentence for each in comparisons for sentence in words.ranking(each)]
+
+
+def _list(sentences: Iterable[str]) -> Iterator[str]:
+    yield from (f"- {sentence}" for sentence in sentences)
+
+
+def markdown_table(sheet: Sheet) -> str:
+    rows = [sheet.head, ["---"] * len(sheet.head), *sheet.rows]
+    lines = [f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def latex(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
+    """Tables for the booktabs package, a comment with the notes above each."""
+    found = list(comparisons)
+    notes = "\n".join(f"% {note}" for note in words.notes(found, against_paper=against_paper))
+    tables = [
+        _latex_table(sheet)
+        for comparison in found
+        for sheet in sheets(comparison, against_paper=against_paper)
+    ]
+    return "\n".join([notes, *tables])
+
+
+def _latex_table(sheet: Sheet) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(map(_latex_text, cells)) + r" \\"
+
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{_latex_text(sheet.title)}}}",
+            rf"\begin{{tabular}}{{ll{'r' * (len(sheet.head) - 2)}}}",
+            r"\toprule",
+            line(sheet.head),
+            r"\midrule",
+            *map(line, sheet.rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def _latex_text(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def as_csv(comparisons: Iterable[Comparison]) -> str:
+    rows = [record for comparison in comparisons for record in records(comparison)]
+    out = io.StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        lists = {key: " ".join(map(str, row[key])) for key in ("runs", "values")}
+        writer.writerow({**row, "configuration": settings(row["configuration"]), **lists})
+    return out.getvalue().rstrip("\n")
+
+
+def as_json(comparisons: Iterable[Comparison]) -> str:
+    rows = [record for comparison in comparisons for record in records(comparison)]
+    return json.dumps(rows, indent=1, ensure_ascii=False)
+
+
+def records(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """One record per arm, for CSV and JSON."""
+    for line in comparison.lines:
+        arm, tested = line.arm, line.difference
+        low, high = line.sample.interval or (None, None)
+        yield {
+            "study": arm.study,
+            **comparison.condition,
+            "arm": arm.name,
+            "statistic": comparison.statistic,
+            "configuration": arm.params,
+            "tried": arm.tried,
+            "confirmed": arm.is_confirmed,
+            "trial": arm.trial,
+            "runs": list(arm.runs),
+            "values": line.sample.values,
+            "n": line.sample.n,
+            "failed": arm.failed,
+            "mean": line.sample.mean,
+            "sd": line.sample.sd,
+            "low": low,
+            "high": high,
+            "baseline": line.baseline.name if line.baseline else None,
+            "difference": tested.mean if tested else None,
+            "difference_low": tested.interval[0] if tested and tested.interval else None,
+            "difference_high": tested.interval[1] if tested and tested.interval else None,
+            "p": tested.p if tested else None,
+            "test": tested.test if tested else None,
+            "more_seeds": tested.more_seeds if tested else None,
+            "paper": line.paper,
+            "from_paper": line.from_paper,
+            "paper_difference": line.paper_difference,
+            "ordering": line.ordering,
+        }
+
+
+def render(sheet: Sheet) -> str:
+    """As wide as a terminal usually is; longer cells are folded."""
+    table = Table(title=sheet.title)
+    for number, name in enumerate(sheet.head):
+        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
+    for number, row in enumerate(sheet.rows):
+        table.add_row(*row, style="bold" if number == sheet.best else None)
+    return rendered(table)
+
+
+def rendered(table: Table) -> str:
+    console = Console(width=WIDTH, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()

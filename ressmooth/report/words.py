@@ -1,0 +1,200 @@
+"""Comparisons in sentences: verdicts that can be quoted, and what must be said beside them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ressmooth.compare import Arm, Comparison, Line, deviations, nearest, unlike
+from ressmooth.inference import MOST_SEEDS, Difference, Interval, Sample
+from ressmooth.phrases import count, settings
+
+SELECTION = {
+    "paper": "Validation is the test set, as in the paper: figures that selected flatter.",
+    "holdout": "A tenth of the training set selected; the test set, read at the end, did not.",
+}
+STATISTIC = {
+    "max": "accuracy of the best epoch",
+    "mean": "mean accuracy over the last tenth of the epochs",
+    "test": "test accuracy",
+}
+
+
+def problem(condition: Mapping[str, Any]) -> str:
+    """fashion_mnist, resnet20, fraction 0.125"""
+    rest = {key: value for key, value in condition.items() if key not in ("dataset", "model")}
+    if rest.get("fraction") == 1:
+        del rest["fraction"]
+    parts = [condition["dataset"], condition["model"]]
+    return ", ".join(parts + [f"{key} {_number(value)}" for key, value in rest.items()])
+
+
+def figure(sample: Sample) -> str:
+    """mean ± standard deviation; one seed has no spread to speak of."""
+    return f"{sample.mean:.2f}" + ("" if sample.sd is None else f" ± {sample.sd:.2f}")
+
+
+def signed(points: float | None) -> str:
+    return "–" if points is None else f"{points:+.2f}".replace("-", "−")
+
+
+def between(interval: Interval | None, *, signs: bool = False) -> str:
+    if interval is None:
+        return "–"
+    low, high = (signed(end) if signs else f"{end:.2f}" for end in interval)
+    return f"{low} to {high}"
+
+
+def probability(p: float | None) -> str:
+    if p is None:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def verdict(line: Line, comparison: Comparison) -> str:
+    """Does the arm beat its SGD, and is it so in the paper?"""
+    arm, sgd, tested = line.arm, line.baseline, line.difference
+    assert sgd is not None and tested is not None
+    theirs = sgd.samples[comparison.statistic]
+    opening = (
+        f"On {problem(comparison.condition)}, {_named(arm)} reaches {_counted(line.sample)} "
+        f"against {_counted(theirs)} of {_named(sgd)} ({STATISTIC[comparison.statistic]}): "
+    )
+    return opening + _finding(tested, len(comparison.tested)) + _agreement(line)
+
+
+def _finding(tested: Difference, comparisons: int) -> str:
+    if tested.p is None:
+        return (
+            f"a difference of {signed(tested.mean)} points, which so few seeds cannot tell from "
+            "chance; at least two of each, and not all alike, are needed"
+        )
+    corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
+    evidence = (
+        f"(95 % interval {between(tested.interval, signs=True)}, "
+        f"p {_p(tested.p)}, {tested.test} t-test{corrected})"
+    )
+    if tested.is_decided:
+        what = "gain" if tested.mean > 0 else "loss"
+        return f"a {what} of {abs(tested.mean):.2f} points {evidence}"
+    return (
+        f"a difference of {signed(tested.mean)} points {evidence}, undecided; "
+        f"{more_seeds(tested)} would decide it"
+    )
+
+
+def more_seeds(tested: Difference) -> str:
+    """How many more would give an 80 % chance, if the difference is what it seems."""
+    if tested.more_seeds is None:
+        return ""
+    if tested.more_seeds >= MOST_SEEDS // 2:
+        return f"not even {MOST_SEEDS // 2} more seeds per arm"
+    return f"about {count(tested.more_seeds, 'more seed')} per arm"
+
+
+def _agreement(line: Line) -> str:
+    if line.paper_difference is None:
+        return "."
+    paper = f"the paper's {signed(line.paper_difference)}"
+    return {
+        "holds": f", in agreement with {paper}.",
+        "contradicted": f", which contradicts {paper}.",
+        "undecided": f"; the paper reports {signed(line.paper_difference)}.",
+        None: "; in the paper the two are equal.",
+    }[line.ordering]
+
+
+def ranking(comparison: Comparison) -> list[str]:
+    """Which of several readings of the paper comes nearest to its figures."""
+    rivals = nearest(comparison)
+    if not rivals:
+        return []
+    line, distance = rivals[0]
+    assert line.baseline is not None
+    lone = "" if min(each.sample.n for each, _ in rivals) > 1 else ", with one seed a hint only"
+    others = "; ".join(f"{rival.arm.name} {far:.2f}" for rival, far in rivals[1:])
+    return [
+        f"By {comparison.statistic}, the reading nearest to the paper is {line.arm.name} with "
+        f"{line.baseline.name}: {distance:.2f} points off on average{lone} (then: {others})."
+    ]
+
+
+def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str]:
+    """What a reader must know to believe the figures no more than they deserve."""
+    lines = [line for comparison in comparisons for line in comparison.lines]
+    arms = list({(arm.study, arm.name, arm.trial): arm for arm in (x.arm for x in lines)}.values())
+    found = [SELECTION[each] for each in dict.fromkeys(arm.config["selection"] for arm in arms)]
+    found += _freshness(arms)
+    found += [
+        f"{arm.name}: {count(arm.failed, 'seed')} failed and {_is(arm.failed)} not in its figures."
+        for arm in arms
+        if arm.failed
+    ]
+    if any(comparison.tested for comparison in comparisons):
+        found.append(
+            "Intervals are 95 %; those of differences and their p are corrected for the number "
+            "of arms compared with SGD (Bonferroni)."
+        )
+    confounded = {
+        (line.arm.name, line.baseline.name): unlike(line.arm, line.baseline)
+        for line in lines
+        if line.baseline and unlike(line.arm, line.baseline)
+    }
+    for (arm, sgd), keys in confounded.items():
+        found.append(f"{arm} differs from {sgd} also in {', '.join(keys)}.")
+    return found + (_paper_notes(lines) if against_paper else [])
+
+
+def _freshness(arms: Sequence[Arm]) -> list[str]:
+    chosen = [arm for arm in arms if arm.tried > 1]
+    fresh = [arm for arm in arms if arm.is_confirmed]
+    stale = [arm for arm in chosen if not arm.is_confirmed]
+    if stale:
+        who = "Each configuration was" if not fresh else f"{_names(stale)}:"
+        return [
+            f"{who} selected by the seeds shown, which flatters it; confirm = N in the study file "
+            "trains what was selected with N fresh seeds."
+        ]
+    return ["The seeds shown are fresh: they selected nothing."] if fresh else []
+
+
+def _paper_notes(lines: Sequence[Line]) -> list[str]:
+    known = [line.arm for line in lines if line.paper is not None]
+    if not known:
+        return ["The paper has no figures for this."]
+    found = []
+    if any("test" in arm.samples for arm in known):
+        found.append(
+            "Test accuracy stands beside the paper's mean: its max was chosen by the test set."
+        )
+    away = {
+        f"{key} {_number(ours)} (paper {_number(paper)})"
+        for arm in known
+        for key, (ours, paper) in deviations(arm).items()
+    }
+    if away:
+        found.append(f"Not the paper's protocol: {', '.join(sorted(away))}.")
+    return found
+
+
+def _named(arm: Arm) -> str:
+    searched = {key: value for key, value in arm.params.items() if key not in arm.condition}
+    return arm.name + (f" ({settings(searched)})" if searched else "")
+
+
+def _counted(sample: Sample) -> str:
+    return f"{figure(sample)} % (n = {sample.n})"
+
+
+def _p(p: float) -> str:
+    return probability(p) if p < 0.001 else f"= {probability(p)}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _names(arms: Iterable[Arm]) -> str:
+    return ", ".join(arm.name for arm in arms)
