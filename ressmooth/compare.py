@@ -5,7 +5,7 @@ Arms are compared where their condition is the same: data set, network, fraction
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ressmooth.config import parse
@@ -80,6 +80,7 @@ class Comparison:
     condition: dict[str, Any]
     statistic: str
     lines: list[Line]
+    tests: int  # with SGD, for which differences are corrected
 
     @property
     def has_paper(self) -> bool:
@@ -91,21 +92,30 @@ class Comparison:
 
 
 def compare_studies(store: Store, studies: Iterable[StudyRow]) -> list[Comparison]:
-    return compare(chosen(store, studies), store.baselines())
+    chosen = [arm for study in studies for arm in arms(study, store.winners(study.id))]
+    return compare(chosen, store.baselines())
 
 
-def chosen(
-    store: Store,
-    studies: Iterable[StudyRow],
-    names: Sequence[str] = (),
-    fractions: Sequence[float] = (),
-) -> list[Arm]:
-    """The arms of studies; with names, only those and the SGD that each is to beat."""
-    found = [arm for study in studies for arm in arms(study, store.winners(study.id))]
-    _check("arm", names, [arm.name for arm in found])
-    _check("fraction", fractions, [arm.condition["fraction"] for arm in found])
-    found = [arm for arm in found if not fractions or arm.condition["fraction"] in fractions]
-    return [arm for arm in found if not names or arm.name in names or arm.method == "sgd"]
+def only(
+    comparisons: Sequence[Comparison], names: Sequence[str], fractions: Sequence[float]
+) -> list[Comparison]:
+    """Some fractions, some arms and the SGD that each is to beat; all of them without names.
+
+    What is left out of sight still counts for the correction.
+    """
+    lines = [line for table in comparisons for line in table.lines]
+    _check("arm", names, [line.arm.name for line in lines])
+    _check("fraction", fractions, [table.condition["fraction"] for table in comparisons])
+    wanted = [t for t in comparisons if not fractions or t.condition["fraction"] in fractions]
+    return [shown for table in wanted if (shown := _with(table, names)).lines]
+
+
+def _with(table: Comparison, names: Sequence[str]) -> Comparison:
+    if not names:
+        return table
+    kept = [line for line in table.lines if line.arm.name in names]
+    needed = [line.arm for line in kept] + [line.baseline for line in kept]
+    return replace(table, lines=[line for line in table.lines if line.arm in needed])
 
 
 def _check(what: str, given: Sequence[Any], known: Sequence[Any]) -> None:
@@ -190,7 +200,7 @@ def _table(arms: list[Arm], statistic: str, published: Sequence[Baseline]) -> Co
         its = published_for(baseline, statistic, published)
         gain = None if figure is None or its is None else figure - its
         lines.append(Line(arm, sample, baseline, tested, figure, gain))
-    return Comparison(arms[0].condition, statistic, lines)
+    return Comparison(arms[0].condition, statistic, lines, tests)
 
 
 def baseline_of(arm: Arm, arms: Iterable[Arm]) -> Arm | None:

@@ -41,13 +41,15 @@ def open_study(store, name, arms=ARMS, seeds=2):
     spec = make_spec(arms, seeds=seeds, name=name, epochs=EPOCHS)
     study_id = store.open_study(spec, f'name = "{name}"\n')
     for branch in spec.branches:
+        configs = [parse({**branch.values, "seed": s}).model_dump() for s in range(seeds)]
         store.add_trial(
             study_id,
             arm=branch.arm,
+            condition=spec.condition(configs[0]),
             branch=branch.key,
             number_in_branch=0,
             params=branch.cell,
-            configs=[parse({**branch.values, "seed": s}).model_dump() for s in range(seeds)],
+            configs=configs,
             sampler_state={},
         )
     return study_id

@@ -44,10 +44,13 @@ def config(seed, **values):
     return {**settings, "device": "auto", "threads": 0, "seed": seed, **values}
 
 
-def add_trial(store, study_id, *, branch="sgd", number=0, seeds=1, params=None, **values):
+def add_trial(
+    store, study_id, *, branch="sgd", number=0, seeds=1, params=None, condition=None, **values
+):
     return store.add_trial(
         study_id,
         arm=branch.partition(" ")[0],
+        condition=condition or {},
         branch=branch,
         number_in_branch=number,
         params=params or {},

@@ -18,7 +18,7 @@ LAYERS = """
     search run solo
     progress train
     store
-    spec placement methods phrases shell
+    spec placement methods phrases shell paper inference
     smoothing models data curves
     mapped
     checkpoint
@@ -31,7 +31,7 @@ ROOMS = {  # a third party stays in its room
     "sqlalchemy": {"store", "bench"},
     "alembic": {"store"},
     "mlflow": {"tracking", "bench"},
-    "optuna": {"search", "tracking", "bench"},
+    "optuna": {"search", "report", "tracking", "bench"},
     "ray": {"engines", "bench"},
 }
 

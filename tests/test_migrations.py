@@ -23,7 +23,7 @@ ASSETS = Path(__file__).parent / "assets"
 ADD_A_NOTE = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision = "0002", "0001"
+revision, down_revision = "0003", "0002"
 def upgrade():
     with op.batch_alter_table("trial") as trial:
         trial.add_column(sa.Column("note", sa.Text))
@@ -36,15 +36,15 @@ LEAVE_ORPHANS = ADD_A_NOTE + "    op.execute('DELETE FROM run')\n"
 
 @pytest.fixture
 def next_release(tmp_path, monkeypatch):
-    """Become the release whose migration 0002 is given."""
+    """Become the release whose migration 0003 is given."""
 
     def release(migration):
         directory = tmp_path / "migrations"
         shutil.copytree(Path(migrations.__file__).parent, directory)
-        (directory / "versions" / "0002_next.py").write_text(migration)
+        (directory / "versions" / "0003_next.py").write_text(migration)
         monkeypatch.setattr(upgrading, "MIGRATIONS", directory)
         for module in (upgrading, database):
-            monkeypatch.setattr(module, "HEAD", "0002")
+            monkeypatch.setattr(module, "HEAD", "0003")
 
     return release
 
@@ -81,11 +81,11 @@ def test_migrations_are_installed_with_the_package():
 
 
 def test_upgrading_makes_the_tables_once(store_url):
-    assert upgrade(store_url) == (None, "0001")
+    assert upgrade(store_url) == (None, "0002")
     store = Store(store_url)
     attempt = record(store)
     before = store.curve(attempt.run_id)
-    assert upgrade(store_url) == ("0001", "0001")
+    assert upgrade(store_url) == ("0002", "0002")
     assert store.curve(attempt.run_id) == before
     tables = {"study", "trial", "run", "epoch", "baseline", "outbox", "ressmooth_version"}
     with store.database.engine.connect() as connection:
@@ -106,15 +106,15 @@ def test_without_tables_a_store_is_not_opened(store_url):
 def test_an_older_schema_is_refused_with_the_cure(store, next_release):
     next_release(ADD_A_NOTE)
     for attempt in (Store, open_store):
-        with pytest.raises(SchemaError, match="older schema 0001.*0002.*ressmooth db upgrade"):
+        with pytest.raises(SchemaError, match="older schema 0002.*0003.*ressmooth db upgrade"):
             attempt(store.url)
     assert "note" not in columns(store, "trial")
 
 
 def test_a_newer_schema_is_refused(store):
-    stamp(store, "0002")
+    stamp(store, "0003")
     for attempt in (Store, open_store, upgrade):
-        with pytest.raises(SchemaError, match="schema 0002, which is newer.*0001"):
+        with pytest.raises(SchemaError, match="schema 0003, which is newer.*0002"):
             attempt(store.url)
 
 
@@ -122,7 +122,7 @@ def test_an_upgrade_keeps_every_row(store, next_release):
     attempt = record(store)
     run, curve = store.run(attempt.run_id), store.curve(attempt.run_id)
     next_release(ADD_A_NOTE)
-    assert upgrade(store.url) == ("0001", "0002")
+    assert upgrade(store.url) == ("0002", "0003")
     upgraded = Store(store.url)
     assert "note" in columns(upgraded, "trial")
     assert (upgraded.run(run.id), upgraded.curve(run.id)) == (run, curve)
@@ -131,7 +131,7 @@ def test_an_upgrade_keeps_every_row(store, next_release):
 
 
 def backups(file):
-    return sorted(file.parent.glob(f"{file.name}.0001-*"))
+    return sorted(file.parent.glob(f"{file.name}.0002-*"))
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_of_many_upgraders_one_upgrades(store, next_release):
     limit = "&options=-c%20lock_timeout%3D20s" if store.url.startswith("postgresql") else ""
     with ThreadPoolExecutor(4) as threads:
         results = list(threads.map(upgrade, [store.url + limit] * 4))
-    assert sorted(results) == [("0001", "0002")] + [("0002", "0002")] * 3
+    assert sorted(results) == [("0002", "0003")] + [("0003", "0003")] * 3
     if store.url.startswith("sqlite"):
         assert len(backups(Path(store.url.removeprefix("sqlite:///")))) == 1
 

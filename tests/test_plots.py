@@ -7,14 +7,15 @@ from build import study as make_spec
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from ressmooth.store import TrialRow
-from ressmooth.tracking.plots import distributions, optuna_study, page
+from ressmooth.report.searched import distributions, optuna_study
+from ressmooth.tracking.plots import page
 
 NOW = datetime.now(UTC)
 SEARCH = {"sampler": "tpe", "trials": 9}
 
 
 def trial(number, params, value, state="complete", arm="a"):
-    return TrialRow(number, 1, arm, "a", number, params, state, value, {}, NOW, NOW, [])
+    return TrialRow(number, 1, arm, {}, None, "a", number, params, state, value, {}, NOW, NOW, [])
 
 
 def spec_of(search=None, grid=None, **arm):

@@ -14,7 +14,7 @@ from ressmooth.compare import Arm, Comparison, Line
 from ressmooth.phrases import settings
 from ressmooth.report import words
 
-WIDTH = 110
+WIDTH = 120
 LATEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -116,8 +116,8 @@ def text(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
         for comparison in found
         for sheet in sheets(comparison, against_paper=against_paper)
     ]
-    said = _said(found) if against_paper else []
-    return "\n".join([*parts, *said, *words.notes(found, against_paper=against_paper)])
+    sentences = said(found)
+    return "\n".join([*parts, *sentences, *words.notes(found, against_paper=against_paper)])
 
 
 def markdown(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
@@ -127,15 +127,17 @@ def markdown(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
         for comparison in found
         for sheet in sheets(comparison, against_paper=against_paper)
     ]
-    said = _said(found) if against_paper else []
+    sentences = said(found)
     return "\n".join(
-        [*parts, *_list(said), *_list(words.notes(found, against_paper=against_paper))]
+        [*parts, *_list(sentences), *_list(words.notes(found, against_paper=against_paper))]
     )
 
 
-def _said(comparisons: Sequence[Comparison]) -> list[str]:
-    """Every verdict."""
+def said(comparisons: Sequence[Comparison]) -> list[str]:
+    """Every verdict, and a summary of several."""
     found = [words.verdict(line, each) for each in comparisons for line in each.tested]
+    if len(found) > 2:
+        found.insert(0, words.summary(comparisons))
     return found + [sentence for each in comparisons for sentence in words.ranking(each)]
 
 

@@ -1,5 +1,6 @@
 """Comparisons in sentences: verdicts that can be quoted, and what must be said beside them."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from ressmooth.inference import MOST_SEEDS, Difference, Interval, Sample
 from ressmooth.phrases import count, settings
 
 SELECTION = {
-    "paper": "Validation is the test set, as in the paper: figures that selected flatter.",
+    "paper": "Validation is the test set, as in the paper: that flatters whatever it selects.",
     "holdout": "A tenth of the training set selected; the test set, read at the end, did not.",
 }
 STATISTIC = {
@@ -19,12 +20,12 @@ STATISTIC = {
 
 
 def problem(condition: Mapping[str, Any]) -> str:
-    """fashion_mnist, resnet20, fraction 0.125"""
+    """fashion_mnist (resnet20, fraction 0.125)"""
     rest = {key: value for key, value in condition.items() if key not in ("dataset", "model")}
     if rest.get("fraction") == 1:
         del rest["fraction"]
-    parts = [condition["dataset"], condition["model"]]
-    return ", ".join(parts + [f"{key} {_number(value)}" for key, value in rest.items()])
+    others = [f"{key} {_number(value)}" for key, value in rest.items()]
+    return f"{condition['dataset']} ({', '.join([condition['model'], *others])})"
 
 
 def figure(sample: Sample) -> str:
@@ -49,6 +50,25 @@ def probability(p: float | None) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
+def summary(comparisons: Sequence[Comparison]) -> str:
+    """All verdicts in one sentence."""
+    lines = [line for comparison in comparisons for line in comparison.tested]
+    decided = [line.difference for line in lines if line.difference and line.difference.is_decided]
+    gains = sum(tested.mean > 0 for tested in decided)
+    found = (
+        f"Of {count(len(lines), 'comparison')} with SGD, {_are(gains, 'gain')}, "
+        f"{_are(len(decided) - gains, 'loss')} and {len(lines) - len(decided)} undecided"
+    )
+    orderings = Counter(line.ordering for line in lines if line.ordering)
+    if not orderings:
+        return f"{found}."
+    holds, against = orderings["holds"], orderings["contradicted"]
+    return (
+        f"{found}; the paper's ordering holds in {holds}, is contradicted in {against} and "
+        f"undecided in {orderings['undecided']}."
+    )
+
+
 def verdict(line: Line, comparison: Comparison) -> str:
     """Does the arm beat its SGD, and is it so in the paper?"""
     arm, sgd, tested = line.arm, line.baseline, line.difference
@@ -58,7 +78,7 @@ def verdict(line: Line, comparison: Comparison) -> str:
         f"On {problem(comparison.condition)}, {_named(arm)} reaches {_counted(line.sample)} "
         f"against {_counted(theirs)} of {_named(sgd)} ({STATISTIC[comparison.statistic]}): "
     )
-    return opening + _finding(tested, len(comparison.tested)) + _agreement(line)
+    return opening + _finding(tested, comparison.tests) + _agreement(line)
 
 
 def _finding(tested: Difference, comparisons: int) -> str:
@@ -194,6 +214,11 @@ def _number(value: Any) -> str:
 
 def _is(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+def _are(number: int, what: str) -> str:
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{number} {_is(number)} {f'a {what}' if number == 1 else plural}"
 
 
 def _names(arms: Iterable[Arm]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ressmooth.errors import ConfigError, StorageError, StoreUnreachable, TrackingError
-from ressmooth.store import OutboxRow, Store
+from ressmooth.store import OutboxRow, Store, StudyRow
 from ressmooth.tracking.mirror import Mirror, Refused, hidden, subjects
 
 ROWS = 200  # of the outbox, taken and ticked off at once
@@ -139,6 +139,11 @@ def sync(store: Store, home: Path, uri: str) -> int:
             f"{refusals[-1]}"
         )
     return total
+
+
+def show_report(home: Path, study: StudyRow, directory: Path) -> None:
+    """Put a report beside the study's other files."""
+    Mirror(tracking_uri(home), home).show_report(study, directory)
 
 
 def check(home: Path) -> str:

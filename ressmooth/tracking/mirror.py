@@ -82,6 +82,14 @@ class Mirror:
         except Refused as error:
             raise TrackingError(f"MLflow at {hidden(self.uri, self.uri)}: {error}") from None
 
+    def show_report(self, study: StudyRow, directory: Path) -> None:
+        """Raises TrackingError only."""
+        try:
+            with self._talking():
+                self.client.log_artifacts(self._parent(study), str(directory), "report")
+        except Refused as error:
+            raise TrackingError(f"MLflow at {hidden(self.uri, self.uri)}: {error}") from None
+
     def deliver(self, store: "Store", rows: Sequence[OutboxRow]) -> None:
         """Show what the rows speak of; raises TrackingError or Refused."""
         for group in subjects(rows):

@@ -1,0 +1,3 @@
+from ressmooth.cli import main
+
+main(prog_name="ressmooth")

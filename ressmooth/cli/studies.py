@@ -1,0 +1,153 @@
+"""What is known of studies: listed, compared, reported, exported, tried again."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from ressmooth.cli.group import find_study, main, open_home, with_home
+from ressmooth.errors import ConfigError, TrackingError
+from ressmooth.places import make_directory
+
+
+@main.command("list")
+@with_home
+def list_(home: Path) -> None:
+    """List the studies of this home."""
+    from ressmooth.compare import arms
+    from ressmooth.report.text import overview
+
+    store = open_home(home)
+    studies = [(s, store.trials(s.id), arms(s, store.winners(s.id))) for s in store.studies()]
+    click.echo(overview(studies))
+
+
+@main.command()
+@click.argument("study")
+@with_home
+def show(study: str, home: Path) -> None:
+    """Show every trial and run of STUDY, then the comparison."""
+    from ressmooth.compare import compare_studies, leading
+    from ressmooth.report.text import details
+
+    store = open_home(home)
+    row = find_study(store, study)
+    click.echo(details(row, store.trials(row.id), leading(compare_studies(store, [row]))))
+
+
+@main.command()
+@click.argument("studies", nargs=-1, required=True, metavar="STUDY...")
+@click.option("--against", type=click.Choice(["paper"]), help="beside the paper's figures")
+@click.option("--arm", "names", multiple=True, help="only this arm (and the SGD it is to beat)")
+@click.option("--fraction", "fractions", type=float, multiple=True, help="only this fraction")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "markdown", "csv", "json", "latex"]),
+    default="table",
+)
+@with_home
+def compare(
+    studies: tuple[str, ...],
+    against: str | None,
+    names: tuple[str, ...],
+    fractions: tuple[float, ...],
+    form: str,
+    home: Path,
+) -> None:
+    """Compare the arms of one STUDY or of several, with what a few seeds can tell.
+
+    \b
+    ressmooth compare paper-table2 --against paper --fraction 0.125
+    ressmooth compare mine yours --format latex
+    """
+    from ressmooth.compare import compare_studies, only
+    from ressmooth.report import tables
+
+    store = open_home(home)
+    rows = [find_study(store, study) for study in dict.fromkeys(studies)]
+    compared = compare_studies(store, rows)
+    if not compared:
+        raise ConfigError(f"{', '.join(studies)}: nothing to compare yet, no trial is complete")
+    compared = only(compared, names, fractions)
+    if form == "json":
+        click.echo(tables.as_json(compared))
+    elif form == "csv":
+        click.echo(tables.as_csv(compared))
+    else:
+        write = {"table": tables.text, "markdown": tables.markdown, "latex": tables.latex}[form]
+        click.echo(write(compared, against_paper=against == "paper"))
+
+
+@main.command()
+@click.argument("study")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="directory for it")
+@with_home
+def report(study: str, out: Path, home: Path) -> None:
+    """Write a report of STUDY: a page, Markdown, figures and tables; MLflow gets it too."""
+    from ressmooth import tracking
+    from ressmooth.report.page import Report, write
+
+    store = open_home(home)
+    row = find_study(store, study)
+    made = Report(store, row)
+    if not made.arms:
+        raise ConfigError(f"{study}: nothing to report yet, no trial is complete")
+    make_directory(out)
+    write(made, out)
+    click.echo(f"wrote {out}/: index.html, report.md, comparison.csv, comparison.json, figures/")
+    try:
+        tracking.show_report(home, row, out)
+    except TrackingError as error:
+        click.echo(f"warning: not logged to MLflow ({error})", err=True)
+
+
+@main.command()
+@click.argument("what", type=click.Choice(["annealing", "sigmoid"]))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help=".png, .svg or .pdf")
+def plot(what: str, out: Path) -> None:
+    """Draw the annealing of the scale, or the diffusivity's sigmoid."""
+    if out.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--out {out}: a file that ends in .png, .svg or .pdf")
+    from ressmooth.report import method, style
+
+    make_directory(out.absolute().parent)
+    style.save(style.picture(*method.PICTURES[what]()), out)
+    click.echo(f"wrote {out}")
+
+
+@main.command()
+@click.argument("study")
+@click.option("--format", "form", type=click.Choice(["csv", "json"]), default="csv")
+@with_home
+def export(study: str, form: str, home: Path) -> None:
+    """Print every epoch of STUDY with its arm, parameters and seed."""
+    from ressmooth.export import write
+
+    store = open_home(home)
+    write(store, find_study(store, study), form, sys.stdout)
+
+
+@main.command()
+@click.argument("study")
+@click.option("--failed", is_flag=True, required=True, help="the failed runs")
+@with_home
+def retry(study: str, failed: bool, home: Path) -> None:
+    """Put the failed runs of STUDY back in the queue."""
+    store = open_home(home)
+    count = store.reset_failed(find_study(store, study).id)
+    click.echo(f"{count} runs are waiting again; run: python -m ressmooth.study {study}")
+
+
+@main.command()
+@click.argument("run", type=int)
+@with_home
+def rerun(run: int, home: Path) -> None:
+    """Train the recorded RUN again and say whether the result is identical."""
+    from ressmooth.rerun import rerun as again
+
+    differing = again(open_home(home), run, home)
+    if differing:
+        click.echo("\n".join(f"differs: {line}" for line in differing))
+        sys.exit(1)
+    click.echo(f"run {run}: identical, every epoch and the weights")

@@ -1,0 +1,245 @@
+"""A study in pictures, one panel each; every value is a row of the Store."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+
+from ressmooth.compare import Arm, Comparison, samples
+from ressmooth.report import words
+from ressmooth.report.cost import Cost
+from ressmooth.report.searched import complete_trials, optuna_study, varied
+from ressmooth.report.style import INK, Draw, colour, dash, legend, marker
+from ressmooth.spec import StudySpec
+from ressmooth.store import EpochRow, TrialRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
+Space = dict[str, BaseDistribution]
+
+CURVES = {  # column of an epoch -> what it is
+    "val_acc": "validation accuracy (%)",
+    "train_loss": "training loss",
+    "val_loss": "validation loss",
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    name: str
+    caption: str
+    draw: Draw
+
+
+def accuracy_by_width(comparison: Comparison, trials: Sequence[TrialRow]) -> Panel | None:
+    """Accuracy against b with the SGD baseline as a line: the paper's figure, per condition."""
+    by_arm: dict[str, list[TrialRow]] = defaultdict(list)
+    for trial in trials:
+        searched = trial.state == "complete" and trial.confirms is None
+        if searched and "b" in trial.params and trial.condition == comparison.condition:
+            by_arm[trial.arm].append(trial)
+    by_arm = {arm: t for arm, t in by_arm.items() if len({x.params["b"] for x in t}) > 1}
+    if not by_arm:
+        return None
+    where = words.problem(comparison.condition)
+    widths = [trial.params["b"] for tried in by_arm.values() for trial in tried]
+    reach = max(widths) - min(widths)
+
+    def draw(axes: "Axes") -> None:
+        for number, (arm, tried) in enumerate(by_arm.items()):
+            _widths(axes, number, arm, tried, comparison.statistic, reach / 80)
+        for line in comparison.lines:
+            if line.arm.method == "sgd":
+                _level(axes, line.arm.name, line.sample.mean, line.sample.sd)
+        axes.set(xlabel="width b", ylabel=f"{comparison.statistic} accuracy (%)", title=where)
+        legend(axes)
+
+    caption = (
+        f"{comparison.statistic.capitalize()} accuracy against b, {where}, a point for each "
+        "configuration. Error bars and the band of SGD are one standard deviation over seeds; a "
+        "single seed has none."
+    )
+    return Panel(f"width-{comparison.statistic}-{_slug(where)}", caption, draw)
+
+
+def _widths(
+    axes: "Axes", number: int, arm: str, trials: Sequence[TrialRow], statistic: str, aside: float
+) -> None:
+    """One point per configuration; arms a little aside, or their bars would hide each other."""
+    points = [
+        (trial.params["b"], sample)
+        for trial in sorted(trials, key=lambda trial: float(trial.params["b"]))
+        if (sample := samples(trial, "max").get(statistic)) is not None
+    ]
+    is_grid = len({b for b, _ in points}) == len(points)
+    axes.errorbar(
+        [b + number * aside for b, _ in points],
+        [sample.mean for _, sample in points],
+        [sample.sd or 0.0 for _, sample in points],
+        color=colour(number),
+        marker=marker(number),
+        linestyle=dash(number) if is_grid and len(points) < 20 else "none",
+        capsize=3,
+        label=arm,
+    )
+
+
+def _level(axes: "Axes", name: str, mean: float, spread: float | None) -> None:
+    axes.axhline(mean, color=INK, linestyle="--", linewidth=1.2, label=name)
+    if spread:
+        axes.axhspan(mean - spread, mean + spread, color=INK, alpha=0.1, linewidth=0)
+
+
+def learning_curves(
+    arms: Sequence[Arm], curves: dict[int, list[EpochRow]], where: str
+) -> list[Panel]:
+    """Of the selected configurations: the mean over seeds, and a band of one standard deviation."""
+
+    def panel(column: str, what: str) -> Panel:
+        def draw(axes: "Axes") -> None:
+            for number, arm in enumerate(arms):
+                _band(axes, number, arm.name, [curves[run] for run in arm.runs], column)
+            if column != "val_acc":
+                axes.set_yscale("log")
+            axes.set(xlabel="epoch", ylabel=what, title=where)
+            legend(axes)
+
+        seeds = ", ".join(f"{arm.name} n = {len(arm.runs)}" for arm in arms)
+        caption = f"{what.capitalize()} by epoch, {where}: mean and standard deviation over seeds"
+        return Panel(f"curve-{column}-{_slug(where)}", f"{caption} ({seeds}).", draw)
+
+    return [panel(column, what) for column, what in CURVES.items()]
+
+
+def _band(
+    axes: "Axes", number: int, label: str, curves: Iterable[list[EpochRow]], column: str
+) -> None:
+    by_epoch: dict[int, list[float]] = defaultdict(list)
+    for curve in curves:
+        for row in curve:
+            if (value := getattr(row, column)) is not None:
+                by_epoch[row.epoch].append(value)
+    epochs = sorted(by_epoch)
+    means = np.array([fmean(by_epoch[epoch]) for epoch in epochs])
+    spread = np.array([stdev(v) if len(v := by_epoch[epoch]) > 1 else 0.0 for epoch in epochs])
+    line = axes.plot(epochs, means, color=colour(number), linestyle=dash(number), label=label)[0]
+    if len(epochs) == 1:  # a line through one point is invisible
+        line.set_marker(marker(number))
+    if spread.any():
+        low, high = means - spread, means + spread
+        axes.fill_between(epochs, low, high, color=colour(number), alpha=0.2, linewidth=0)
+
+
+def search(spec: StudySpec, trials: Sequence[TrialRow]) -> list[Panel]:
+    """Per condition and arm what mattered, and every trial as a line through its parameters."""
+    panels = []
+    conditions = {str(trial.condition): trial.condition for trial in trials}
+    for condition, arm in product(conditions.values(), spec.arms):
+        complete = [t for t in complete_trials(trials, arm) if t.condition == condition]
+        axes = varied(spec, arm, complete)
+        title = arm if len(conditions) == 1 else f"{arm}, {words.problem(condition)}"
+        if len(axes) > 1 and len(complete) > 3:
+            panels.append(_importances(title, complete, axes))
+        if axes:
+            panels.append(_parallel(title, complete, axes))
+    return panels
+
+
+def _importances(
+    title: str, trials: Sequence[TrialRow], axes: dict[str, BaseDistribution]
+) -> Panel:
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    study = optuna_study(trials, axes)
+    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+
+    def draw(plot: "Axes") -> None:
+        names = list(reversed(found))
+        bars = plot.barh(names, [found[name] for name in names], color=colour(0))
+        plot.bar_label(bars, fmt="%.2f", padding=3, color=INK)
+        plot.set(xlabel="share of the variance (fANOVA)", xlim=(0, 1.12), title=title)
+        plot.grid(axis="y", visible=False)
+
+    caption = f"{title}: which parameters its accuracy depends on, over {len(trials)} trials."
+    return Panel(f"importances-{_slug(title)}", caption, draw)
+
+
+def _parallel(title: str, trials: Sequence[TrialRow], axes: Space) -> Panel:
+    accuracies = [trial.value or 0.0 for trial in trials]
+    columns = [_Column(name, [t.params[name] for t in trials], axis) for name, axis in axes.items()]
+    columns.append(_Column("accuracy", accuracies, None))
+
+    def draw(plot: "Axes") -> None:
+        best = max(accuracies)
+        for number in np.argsort(accuracies):  # the best on top
+            heights = [column.heights[number] for column in columns]
+            is_best = accuracies[number] == best
+            style = (colour(1), 2.0, 1.0) if is_best else (colour(0), 1.2, 0.2 + 0.6 * heights[-1])
+            plot.plot(heights, color=style[0], linewidth=style[1], alpha=style[2])
+        for at, column in enumerate(columns):
+            plot.axvline(at, color=INK, linewidth=0.8)
+            for height, text in column.marks:
+                plot.annotate(text, (at, height), (4, 0), textcoords="offset points", va="center")
+        plot.set_xticks(range(len(columns)), [column.name for column in columns])
+        plot.set(title=title, yticks=[], xlim=(-0.1, len(columns) - 0.55))
+        plot.grid(visible=False)
+        plot.spines[["left", "bottom"]].set_visible(False)
+
+    caption = f"{title}: its {len(trials)} trials, the better the stronger, the best in orange."
+    return Panel(f"parallel-{_slug(title)}", caption, draw)
+
+
+class _Column:
+    """An axis of parallel coordinates: values as heights in [0, 1]."""
+
+    def __init__(self, name: str, values: Sequence[Any], axis: BaseDistribution | None) -> None:
+        self.name = name
+        if isinstance(axis, CategoricalDistribution):
+            labels = [str(choice) for choice in axis.choices]
+            last = max(1, len(labels) - 1)
+            self.heights = [labels.index(str(value)) / last for value in values]
+            self.marks = [(number / last, label) for number, label in enumerate(labels)]
+            return
+        is_log = getattr(axis, "log", False)
+        heights = np.log(values) if is_log else np.array(values, float)
+        low, high = heights.min(), heights.max()
+        self.heights = list((heights - low) / (high - low or 1.0))
+        form = "{:.2f}" if axis is None else "{:.3g}"
+        self.marks = [(0.0, form.format(min(values))), (1.0, form.format(max(values)))]
+
+
+def costs(found: Sequence[Cost]) -> list[Panel]:
+    def total(axes: "Axes") -> None:
+        longest = max(cost.seconds for cost in found)
+        unit, size = next(((u, s) for u, s in UNITS if longest >= s), UNITS[-1])
+        _bars(axes, {cost.arm: cost.seconds / size for cost in found}, "%.3g")
+        axes.set(xlabel=f"{unit} of training", title="time spent")
+
+    def per_epoch(axes: "Axes") -> None:
+        known = {cost.arm: cost.seconds_per_epoch for cost in found if cost.seconds_per_epoch}
+        _bars(axes, known, "%.3g")
+        axes.set(xlabel="seconds per epoch (median)", title="cost of an epoch")
+
+    return [
+        Panel("cost-time", "Time of training per arm, all its runs together.", total),
+        Panel("cost-epoch", "Median seconds per epoch of an arm's complete runs.", per_epoch),
+    ]
+
+
+def _bars(axes: "Axes", values: dict[str, float], form: str) -> None:
+    names = list(reversed(values))
+    bars = axes.barh(names, [values[name] for name in names], color=colour(0), height=0.6)
+    axes.bar_label(bars, fmt=form, padding=3, color=INK)
+    axes.margins(x=0.18)
+    axes.grid(axis="y", visible=False)
+
+
+def _slug(text: str) -> str:
+    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in text).split())

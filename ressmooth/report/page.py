@@ -1,0 +1,195 @@
+"""A study's report: a page that needs nothing else, the same in Markdown, and its figures."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+
+from ressmooth import __version__
+from ressmooth.compare import Arm, Comparison, arms, compare, leading
+from ressmooth.paper import Baseline
+from ressmooth.phrases import count, duration, settings
+from ressmooth.report import cost, figures, method, style, tables, words
+from ressmooth.report.figures import Panel
+from ressmooth.report.layout import PaperTable, paper_tables
+from ressmooth.report.tables import Sheet
+from ressmooth.spec import StudySpec
+from ressmooth.store import EpochRow, RunRow, Store, StudyRow, TrialRow
+
+MOST_WIDTHS = 6  # curves in the picture of the annealing
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    text: str
+    panels: list[Panel]
+
+
+class Report:
+    """What is shown of a study, read from the Store."""
+
+    def __init__(self, store: Store, study: StudyRow) -> None:
+        self.study, self.spec = study, StudySpec.from_dict(study.spec)
+        self.trials: list[TrialRow] = store.trials(study.id)
+        self.published: list[Baseline] = store.baselines()
+        self.arms: list[Arm] = arms(study, store.winners(study.id))
+        self.comparisons: list[Comparison] = compare(self.arms, self.published)
+        shown = [run for arm in self.arms for run in arm.runs]
+        self.curves: dict[int, list[EpochRow]] = {run: store.curve(run) for run in shown}
+
+    @cached_property
+    def has_paper(self) -> bool:
+        return any(table.has_paper for table in self.comparisons)
+
+    @property
+    def verdicts(self) -> list[str]:
+        """By the statistic that selects; the others are in the tables."""
+        found = tables.said(leading(self.comparisons))
+        return found or ["No arm was compared with SGD: the study has no complete SGD arm."]
+
+    @property
+    def notes(self) -> list[str]:
+        return words.notes(self.comparisons, against_paper=self.has_paper)
+
+    @property
+    def paper_tables(self) -> list[PaperTable]:
+        objective = self.spec.search.objective
+        return list(paper_tables(self.published, self.arms, self.trials, objective))
+
+    @property
+    def sheets(self) -> list[Sheet]:
+        return [
+            sheet
+            for table in self.comparisons
+            for sheet in tables.sheets(table, against_paper=self.has_paper)
+        ]
+
+    @cached_property
+    def costs(self) -> list[cost.Cost]:
+        return cost.costs(self.trials, self.arms)
+
+    @property
+    def cost_sheet(self) -> Sheet:
+        return Sheet("Time and cost per arm", cost.HEAD, [each.row for each in self.costs])
+
+    @property
+    def runs_sheet(self) -> Sheet:
+        """Every run, so that each number can be followed to its row."""
+        head = ("arm", "configuration", "trial", "run", "seed", "state", "max", "mean", "test")
+        rows = [
+            [
+                trial.arm if trial.confirms is None else f"{trial.arm} (confirms {trial.confirms})",
+                settings(trial.params) or "–",
+                str(trial.id),
+                str(run.id),
+                str(run.seed),
+                run.state,
+                *("–" if v is None else f"{v:.2f}" for v in _accuracies(run)),
+                (run.weights_sha256 or "–")[:12],
+            ]
+            for trial in self.trials
+            for run in trial.runs
+        ]
+        return Sheet("Runs", (*head, "weights"), rows)
+
+    @property
+    def facts(self) -> list[str]:
+        """Where, when and with what."""
+        runs = [run for trial in self.trials for run in trial.runs]
+        states = Counter(run.state for run in runs)
+        trained = sum(run.seconds or 0.0 for run in runs)
+        where = Counter(
+            f"{run.device}, {count(run.threads or 0, 'thread')}" for run in runs if run.device
+        )
+        commits = sorted({run.git_commit for run in runs if run.git_commit})
+        versions = dict.fromkeys(
+            f"{name} {version}" for run in runs for name, version in (run.versions or {}).items()
+        )
+        facts = [
+            ", ".join(f"{number} runs {state}" for state, number in states.items()),
+            f"{duration(trained)} of training on {'; '.join(where) or 'nothing yet'}",
+            f"{count(self.spec.seeds, 'seed')} per trial"
+            + (f", {self.spec.confirm} fresh ones to confirm" if self.spec.confirm else ""),
+            ", ".join(versions),
+            f"code {', '.join(commits)}" if commits else "",
+            f"begun {self.study.created_at:%Y-%m-%d %H:%M} UTC, study {self.study.uid}",
+            f"ressmooth {__version__}",
+        ]
+        return [fact for fact in facts if fact]
+
+    def sections(self) -> Iterator[Section]:
+        widths = [figures.accuracy_by_width(table, self.trials) for table in self.comparisons]
+        found = [panel for panel in widths if panel is not None]
+        if found:
+            text = "Each configuration of the search, against the baseline."
+            yield Section("Accuracy against the width b", text, found)
+        curves = [panel for group in self._groups() for panel in group]
+        if curves:
+            text = "The selected configuration of each arm."
+            yield Section("Learning curves", text, curves)
+        searched = figures.search(self.spec, self.trials)
+        if searched:
+            text = (
+                "Importances need several parameters that vary and more than three complete trials."
+            )
+            yield Section("The search", text, searched)
+        if any(each.seconds for each in self.costs):
+            text = "The paper's own cost: 1.67 times SGD for ResNet56, 1.25 for DenseNet."
+            yield Section("Time and cost", text, figures.costs(self.costs))
+        yield Section("The method", "What the arms' parameters mean.", self._method())
+
+    def _groups(self) -> Iterator[list[Panel]]:
+        for condition in {str(arm.condition): arm.condition for arm in self.arms}.values():
+            chosen = [arm for arm in self.arms if arm.condition == condition]
+            yield figures.learning_curves(chosen, self.curves, words.problem(condition))
+
+    def _method(self) -> list[Panel]:
+        tried = sorted({trial.params["b"] for trial in self.trials if "b" in trial.params})
+        widths = tried if 0 < len(tried) <= MOST_WIDTHS else method.WIDTHS
+        sigmoids = [
+            "Diffusivity against the normalised residual for several steepnesses α.",
+            "The same for several scales s.",
+        ]
+        annealings = [f"Scale over training, {kind}." for kind in ("laplace", "logistic")]
+        return [
+            *_panels("sigmoid", sigmoids, method.sigmoids()),
+            *_panels("annealing", annealings, method.annealings(widths)),
+        ]
+
+
+def _panels(name: str, captions: Sequence[str], draws: Sequence[style.Draw]) -> list[Panel]:
+    return [
+        Panel(f"{name}-{number}", caption, draw)
+        for number, (caption, draw) in enumerate(zip(captions, draws, strict=True), start=1)
+    ]
+
+
+def _accuracies(run: RunRow) -> tuple[float | None, ...]:
+    return run.max_acc, run.mean_acc, run.test_acc
+
+
+def write(report: Report, directory: Path) -> None:
+    """index.html, report.md, figures/*.png, comparison.csv and .json."""
+    (directory / "figures").mkdir(parents=True, exist_ok=True)
+    sections, drawn = list(report.sections()), {}
+    for section in sections:
+        for panel in section.panels:
+            figure = style.picture(panel.draw)
+            style.save(figure, directory / "figures" / f"{panel.name}.png")
+            drawn[panel.name] = style.inline_svg(figure, panel.name)
+    pages = Environment(
+        loader=PackageLoader("ressmooth.report", "."),
+        autoescape=select_autoescape(["html"]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters["markdown"] = tables.markdown_table
+    for template, name in (("page.html", "index.html"), ("page.md", "report.md")):
+        text = pages.get_template(template).render(report=report, sections=sections, svg=drawn)
+        (directory / name).write_text(text.rstrip() + "\n")
+    (directory / "comparison.csv").write_text(tables.as_csv(report.comparisons) + "\n")
+    (directory / "comparison.json").write_text(tables.as_json(report.comparisons) + "\n")
