@@ -3,13 +3,17 @@
 from ressmooth.spec import StudySpec
 
 
-def study(arms, *, search=None, resources=None, seeds=1, name="s", grid=None, **settings):
+def study(
+    arms, *, search=None, resources=None, seeds=1, confirm=0, name="s", grid=None, **settings
+):
     common = {"dataset": "digits", "fraction": 0.2, "epochs": 3, **settings}
+    common = {key: value for key, value in common.items() if key not in (grid or {})}
     return StudySpec.from_dict(
         {
             "name": name,
             "description": "",
             "seeds": seeds,
+            "confirm": confirm,
             "settings": common,
             "search": search or {},
             "grid": grid or {},

@@ -113,8 +113,8 @@ def test_sync_without_mlflow_says_where_it_looked(home):
 
 
 def test_db_upgrade_says_where_the_schema_is(home, tmp_path):
-    assert "is already at 0001" in run("db", "upgrade", home=home).output
-    assert "upgraded from nothing to 0001" in run("db", "upgrade", home=tmp_path / "new").output
+    assert "is already at 0002" in run("db", "upgrade", home=home).output
+    assert "upgraded from nothing to 0002" in run("db", "upgrade", home=tmp_path / "new").output
 
 
 def test_doctor_finds_what_is_missing(home, monkeypatch):

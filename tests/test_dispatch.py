@@ -77,6 +77,70 @@ def test_one_failed_seed_fails_the_trial(open_study, store):
     assert (trial.state, trial.value) == ("failed", None)
 
 
+def confirming(**settings):
+    return build.study(ARMS, seeds=2, confirm=3, grid={"fraction": [0.2, 0.4]}, **settings)
+
+
+def test_what_was_chosen_is_confirmed_with_fresh_seeds(open_study, store):
+    dispatcher = open_study(confirming())
+    assert dispatcher.progress().runs_known == 6 * 2 + 4 * 3
+    assert drain(dispatcher) == 6 * 2 + 4 * 3
+    winners = store.winners(dispatcher.study_id)
+    assert [(w.trial.arm, w.trial.condition["fraction"], w.tried) for w in winners] == [
+        ("sgd", 0.2, 1),
+        ("sgd", 0.4, 1),
+        ("laplace", 0.2, 2),
+        ("laplace", 0.4, 2),
+    ]
+    for winner in winners:
+        fresh = winner.confirmation
+        assert [run.seed for run in fresh.runs] == [10_000, 10_001, 10_002]
+        chosen = {**winner.trial.runs[0].config, "seed": None}
+        assert all({**run.config, "seed": None} == chosen for run in fresh.runs)
+        assert fresh.state == "complete" and fresh.params == winner.trial.params
+
+
+def test_nothing_is_confirmed_before_the_search_has_ended(open_study, store):
+    dispatcher = open_study(confirming())
+    handed = [dispatcher.next() for _ in range(12)]
+    assert dispatcher.next() is None  # all are being trained: the choice may still change
+    for run in handed[:-1]:
+        finish(dispatcher, run)
+    assert dispatcher.next() is None
+    finish(dispatcher, handed[-1])
+    assert dispatcher.next().seed == 10_000
+
+
+def test_a_spent_time_budget_still_confirms(open_study):
+    dispatcher = open_study(confirming(search={"hours": 1.0}))
+    finish(dispatcher, dispatcher.next())
+    finish(dispatcher, dispatcher.next())
+    dispatcher.out_of_time = True
+    assert [dispatcher.next().seed for _ in range(3)] == [10_000, 10_001, 10_002]
+    assert dispatcher.next() is None
+
+
+def test_a_restart_confirms_once_and_more_where_asked(open_study, store):
+    drain(open_study(confirming()))
+    again = open_study(confirming())
+    assert again.next() is None
+    more = build.study(ARMS, seeds=2, confirm=5, grid={"fraction": [0.2, 0.4]})
+    dispatcher = open_study(more)
+    assert sorted({dispatcher.next().seed for _ in range(8)}) == [10_003, 10_004]
+    assert dispatcher.next() is None
+
+
+def test_a_new_choice_is_confirmed_anew(open_study, store):
+    spec = build.study(SEARCHED, confirm=1, search={"sampler": "random", "trials": 1})
+    drain(open_study(spec))
+    more = build.study(SEARCHED, confirm=1, search={"sampler": "random", "trials": 2})
+    dispatcher = open_study(more)
+    finish(dispatcher, dispatcher.next(), accuracy=99.0)  # better than the first
+    assert dispatcher.next().seed == 10_000
+    (winner,) = store.winners(dispatcher.study_id)
+    assert winner.trial.value == 99.0 and winner.confirmation.confirms == winner.trial.id
+
+
 def test_with_a_pruner_the_other_seeds_wait_for_the_first(open_study, store):
     spec = build.study(SEARCHED, seeds=3, search=dict(sampler="random", trials=2, pruner="median"))
     dispatcher = open_study(spec)

@@ -30,6 +30,16 @@ def upgrade():
         trial.alter_column("arm", nullable=True)  # SQLite has to rebuild the table for this
     op.execute("UPDATE trial SET note = 'old'")
 """
+OF_THE_FIRST_RELEASE = (
+    """INSERT INTO study (id, uid, name, spec, file_text, created_at, elapsed)
+       VALUES (1, 'u', 'demo', '{"grid": {"b": [0.3, 0.5]}}', '', '2026-01-01 00:00:00', 0)""",
+    """INSERT INTO trial (id, study_id, arm, branch, number_in_branch, params, state,
+                          sampler_state, created_at)
+       VALUES (1, 1, 'sgd', 'sgd b=0.5', 0, '{}', 'running', '{}', '2026-01-01 00:00:00')""",
+    """INSERT INTO run (id, uid, trial_id, seed, state, attempt, failures, config, last_epoch)
+       VALUES (1, 'r', 1, 0, 'waiting', 0, 0, '{"dataset": "digits", "model": "small",
+               "fraction": 0.5, "b": 0.5, "lr": 0.2}', 0)""",
+)
 FAIL_HALFWAY = ADD_A_NOTE + "    raise RuntimeError('halfway')\n"
 LEAVE_ORPHANS = ADD_A_NOTE + "    op.execute('DELETE FROM run')\n"
 
@@ -224,6 +234,9 @@ def test_a_database_of_the_first_release_is_still_of_use(tmp_path):
     assert [row.val_acc for row in store.curve(done.runs[1].id)] == [70.0, None, 91.0]
     assert store.checkpoints(done.runs[1].id) == [(3, "ab" * 32), (1, "ab" * 32)]
     assert [run.state for run in failed.runs] == ["failed", "waiting"]
+    problem = {"dataset": "digits", "fraction": 0.5, "model": "small"}
+    assert [(trial.condition, trial.confirms) for trial in (done, failed)] == [(problem, None)] * 2
+    assert len(store.baselines()) == 124
     assert failed.runs[0].error == "diverged at epoch 2"
     assert store.count_pending(study.id) == 8
 
@@ -234,3 +247,55 @@ def test_a_database_of_the_first_release_is_still_of_use(tmp_path):
         store.finish_run(attempt, "complete", max_acc=88.0)
     assert {run.state for run in store.trial(failed.id).runs} == {"complete"}
     store.close()
+
+
+def test_a_database_with_confirmations_is_still_of_use(tmp_path):
+    """assets/store_0002.db was written by the release whose schema was 0002; it never changes."""
+    file = tmp_path / "results.db"
+    shutil.copy(ASSETS / "store_0002.db", file)
+    upgrade(f"sqlite:///{file}")
+    store = Store(f"sqlite:///{file}")
+    study = store.study("demo")
+    assert store.open_study(spec(confirm=2), "name = 'demo'\n") == study.id
+    (winner,) = store.winners(study.id)
+    assert (winner.trial.params, winner.trial.value, winner.tried) == (
+        {"weight_decay": 1e-3},
+        82.5,
+        2,
+    )
+    assert winner.trial.condition == {"dataset": "digits", "fraction": 0.5, "model": "small"}
+    fresh = winner.confirmation
+    assert [(run.seed, run.state, run.max_acc) for run in fresh.runs] == [
+        (10_000, "complete", 81.0),
+        (10_001, "waiting", None),
+    ]
+    assert len(store.baselines()) == 124
+
+    attempt = store.claim(fresh.runs[1].id, FACTS)
+    store.record_epoch(attempt, epoch(1), None)
+    store.finish_run(attempt, "complete", max_acc=80.0, mean_acc=79.0)
+    store.finish_trial(fresh.id, "complete", 80.5)
+    assert store.winners(study.id)[0].confirmation.value == 80.5
+    store.close()
+
+
+def test_conditions_are_filled_in_from_what_was_recorded(store_url, tmp_path, monkeypatch):
+    directory = tmp_path / "first"
+    shutil.copytree(Path(migrations.__file__).parent, directory)
+    (directory / "versions" / "0002_comparison.py").unlink()
+    monkeypatch.setattr(upgrading, "MIGRATIONS", directory)
+    monkeypatch.setattr(upgrading, "HEAD", "0001")
+    upgrade(store_url)
+    monkeypatch.undo()
+    old = database.Database(store_url)
+    with old.engine.begin() as connection:
+        for statement in OF_THE_FIRST_RELEASE:
+            connection.execute(text(statement.replace(":", r"\:")))
+    old.close()
+    assert upgrade(store_url) == ("0001", "0002")
+    upgraded = Store(store_url)
+    (trial,) = upgraded.trials(1)
+    problem = {"dataset": "digits", "model": "small", "fraction": 0.5}
+    assert trial.condition == {**problem, "b": 0.5}
+    assert len(upgraded.baselines()) == 124
+    upgraded.close()

@@ -6,8 +6,8 @@ import pytest
 from build import study as make_spec
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from ressmooth.store import TrialRow
 from ressmooth.report.searched import distributions, optuna_study
+from ressmooth.store import TrialRow
 from ressmooth.tracking.plots import page
 
 NOW = datetime.now(UTC)

@@ -42,6 +42,7 @@ def test_a_trial_comes_with_its_runs(store):
     added = store.add_trial(
         study_id,
         arm="laplace",
+        condition={"fraction": 0.5, "dataset": "digits"},
         branch="laplace b=0.3",
         number_in_branch=4,
         params={"b": 0.3},
@@ -51,6 +52,7 @@ def test_a_trial_comes_with_its_runs(store):
     assert store.trial(added.id) == added
     assert (added.study_id, added.arm, added.branch) == (study_id, "laplace", "laplace b=0.3")
     assert (added.number_in_branch, added.params) == (4, {"b": 0.3})
+    assert (added.condition, added.confirms) == ({"fraction": 0.5, "dataset": "digits"}, None)
     assert (added.state, added.value, added.sampler_state) == ("running", None, {"seed": 7})
     assert [run.seed for run in added.runs] == [0, 1]
     run = added.runs[1]
@@ -114,6 +116,43 @@ def test_the_winner_of_an_arm_has_the_best_value(store):
         ("sgd", 3, 4),
         ("adam", 1, 1),
     ]
+
+
+def test_each_condition_has_its_own_winner(store):
+    study_id = store.open_study(spec(), "")
+    half, whole = {"fraction": 0.5}, {"fraction": 1.0}
+    values = [(half, 80.0), (whole, 90.0), (half, 82.0), (whole, 89.0), (half, 81.0)]
+    for number, (condition, value) in enumerate(values):
+        trial = add_trial(store, study_id, number=number, condition=condition)
+        store.finish_trial(trial.id, "complete", value)
+    winners = store.winners(study_id)
+    assert [(w.trial.condition, w.trial.value, w.tried) for w in winners] == [
+        (half, 82.0, 3),
+        (whole, 90.0, 2),
+    ]
+
+
+def test_a_confirmation_comes_with_its_winner_and_never_wins(store):
+    study_id = store.open_study(spec(), "")
+    chosen, other = (add_trial(store, study_id, number=number) for number in (0, 1))
+    store.finish_trial(chosen.id, "complete", 90.0)
+    store.finish_trial(other.id, "complete", 80.0)
+    assert store.winners(study_id)[0].confirmation is None
+    fresh = store.add_trial(
+        study_id,
+        arm="sgd",
+        condition={},
+        branch="confirm sgd",
+        number_in_branch=0,
+        params={},
+        configs=[config(10_000)],
+        sampler_state={},
+        confirms=chosen.id,
+    )
+    store.finish_trial(fresh.id, "complete", 99.0)
+    (winner,) = store.winners(study_id)
+    assert (winner.trial.id, winner.tried) == (chosen.id, 2)
+    assert winner.confirmation == store.trial(fresh.id)
 
 
 def test_json_comes_back_as_it_went(store):
