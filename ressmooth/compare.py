@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ressmooth.config import parse
 from ressmooth.errors import ConfigError
 from ressmooth.inference import Difference, Sample, difference
-from ressmooth.paper import Baseline, method_of
+from ressmooth.paper import Baseline, Problem, method_of
 from ressmooth.store import Store, StudyRow, TrialRow, Winner
 from ressmooth.store.rows import COMPLETE, FAILED, TERMINAL
 
@@ -92,8 +91,15 @@ class Comparison:
 
 
 def compare_studies(store: Store, studies: Iterable[StudyRow]) -> list[Comparison]:
-    chosen = [arm for study in studies for arm in arms(study, store.winners(study.id))]
-    return compare(chosen, store.baselines())
+    return compare_arms(store, [a for s in studies for a in arms(s, store.winners(s.id))])
+
+
+def compare_arms(store: Store, arms: Sequence[Arm]) -> list[Comparison]:
+    return compare(arms, store.baselines(problem(arm.condition) for arm in arms))
+
+
+def problem(condition: dict[str, Any]) -> Problem:
+    return condition["dataset"], condition["model"], condition["fraction"]
 
 
 def only(
@@ -223,11 +229,10 @@ def unlike(arm: Arm, baseline: Arm) -> list[str]:
 def published_for(arm: Arm, statistic: str, published: Iterable[Baseline]) -> float | None:
     """The paper's figure for the arm's method: at the arm's weight decay, if that is fixed and
     was published, otherwise the best, as the arm's own is the best."""
-    problem = tuple(arm.condition[key] for key in ("dataset", "model", "fraction"))
     rows = [
         row
         for row in published
-        if (row.dataset, row.model, row.fraction) == problem
+        if row.problem == problem(arm.condition)
         and (row.method, row.statistic) == (arm.method, IN_PAPER[statistic])
     ]
     if "weight_decay" not in arm.params:
@@ -238,6 +243,8 @@ def published_for(arm: Arm, statistic: str, published: Iterable[Baseline]) -> fl
 
 def deviations(arm: Arm) -> dict[str, tuple[Any, Any]]:
     """Where the arm's training is not the paper's: setting -> (ours, the paper's)."""
+    from ressmooth.config import parse  # a tenth of a second, only for this
+
     kept = ("dataset", "optimizer")
     protocol = parse({key: arm.config[key] for key in kept}).model_dump()
     return {

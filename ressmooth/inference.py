@@ -5,10 +5,10 @@ both carry the same (Bonferroni's) correction for the number of comparisons.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import fmean, stdev
+from math import fsum, sqrt
+from statistics import fmean
 
 from scipy.special import nctdtr, stdtr, stdtrit  # scipy.stats takes two seconds to load
 
@@ -40,7 +40,7 @@ class Sample:
 
     @property
     def sd(self) -> float | None:
-        return stdev(self.values) if self.n > 1 else None
+        return _sd(self.values) if self.n > 1 else None
 
     @property
     def interval(self) -> Interval | None:
@@ -106,18 +106,24 @@ def seeds_to_decide(effect: float, freedom_per_seed: float, level: float) -> int
 
 def _paired(ours: Sample, baseline: Sample) -> tuple[float, float, float]:
     """Standard deviation of a seed's difference, standard error, degrees of freedom."""
-    spread = stdev(value - baseline.by_seed[seed] for seed, value in ours.by_seed.items())
+    spread = _sd([value - baseline.by_seed[seed] for seed, value in ours.by_seed.items()])
     return spread, spread / sqrt(ours.n), ours.n - 1.0
 
 
 def _welch(ours: Sample, baseline: Sample) -> tuple[float, float, float]:
     """The same for seeds that have nothing in common."""
-    a, b = stdev(ours.values) ** 2, stdev(baseline.values) ** 2
+    a, b = _sd(ours.values) ** 2, _sd(baseline.values) ** 2
     squared = a / ours.n + b / baseline.n
     if squared < ROUNDING**2:
         return 0.0, 0.0, 1.0
     rest = (a / ours.n) ** 2 / (ours.n - 1) + (b / baseline.n) ** 2 / (baseline.n - 1)
     return sqrt(a + b), sqrt(squared), squared**2 / rest
+
+
+def _sd(values: Sequence[float]) -> float:
+    """statistics.stdev computes in fractions, a hundred times as long."""
+    mean = fmean(values)
+    return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _around(mean: float, error: float, freedom: float, level: float) -> Interval:

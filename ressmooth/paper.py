@@ -12,6 +12,8 @@ from typing import Any
 VERSION = 1  # of these rows in a Store; a correction is a new version and a migration
 SEEDS = 5  # runs behind each figure
 
+Problem = tuple[str, str, float]  # data set, network, fraction
+
 TABLE_1 = """
              sgd:1e-2 sgd:1e-3 sgd:1e-4 sgd:1e-5 global_laplace global_logistic laplace logistic
     1  max   88.46    93.36    93.25    93.21    93.73          93.77           93.89   93.91
@@ -55,6 +57,10 @@ class Baseline:
     weight_decay: float
     statistic: str  # max: of the best epoch; mean: of the last tenth of the epochs
     value: float  # accuracy in %
+
+    @property
+    def problem(self) -> Problem:
+        return self.dataset, self.model, self.fraction
 
 
 def baselines() -> Iterator[Baseline]:

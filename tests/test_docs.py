@@ -5,11 +5,12 @@ from pathlib import Path
 
 from ressmooth.cli import main
 
+COMMANDS = {name: main.get_command(None, name) for name in main.list_commands(None)}
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
 def test_every_command_has_help_and_appears_in_the_readme():
-    for name, command in main.commands.items():
+    for name, command in COMMANDS.items():
         assert command.help
         assert f"ressmooth {name}" in README
 
@@ -23,7 +24,7 @@ def test_readme_links_lead_somewhere():
 
 def test_readme_options_exist():
     options = {"--help"} | {
-        o for command in main.commands.values() for p in command.params for o in p.opts
+        o for command in COMMANDS.values() for p in command.params for o in p.opts
     }
     for line in re.findall(r"ressmooth (?:train|bench)[^\n`]*", README):
         assert set(re.findall(r"(?<!\S)--[a-z-]+", line)) <= options, line

@@ -14,10 +14,12 @@ from sqlalchemy import inspect, text
 from store_content import FACTS, epoch, record, spec
 
 from ressmooth.errors import SchemaError, StorageError
+from ressmooth.paper import baselines
 from ressmooth.store import Store, database, migrations, open_store, upgrade
 from ressmooth.store import schema as upgrading
 from ressmooth.store.tables import Base
 
+PUBLISHED = {row.problem for row in baselines()}
 ASSETS = Path(__file__).parent / "assets"
 
 ADD_A_NOTE = """
@@ -236,7 +238,7 @@ def test_a_database_of_the_first_release_is_still_of_use(tmp_path):
     assert [run.state for run in failed.runs] == ["failed", "waiting"]
     problem = {"dataset": "digits", "fraction": 0.5, "model": "small"}
     assert [(trial.condition, trial.confirms) for trial in (done, failed)] == [(problem, None)] * 2
-    assert len(store.baselines()) == 124
+    assert len(store.baselines(PUBLISHED)) == 124
     assert failed.runs[0].error == "diverged at epoch 2"
     assert store.count_pending(study.id) == 8
 
@@ -269,7 +271,7 @@ def test_a_database_with_confirmations_is_still_of_use(tmp_path):
         (10_000, "complete", 81.0),
         (10_001, "waiting", None),
     ]
-    assert len(store.baselines()) == 124
+    assert len(store.baselines(PUBLISHED)) == 124
 
     attempt = store.claim(fresh.runs[1].id, FACTS)
     store.record_epoch(attempt, epoch(1), None)
@@ -297,5 +299,5 @@ def test_conditions_are_filled_in_from_what_was_recorded(store_url, tmp_path, mo
     (trial,) = upgraded.trials(1)
     problem = {"dataset": "digits", "model": "small", "fraction": 0.5}
     assert trial.condition == {**problem, "b": 0.5}
-    assert len(upgraded.baselines()) == 124
+    assert len(upgraded.baselines(PUBLISHED)) == 124
     upgraded.close()

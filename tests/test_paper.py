@@ -41,7 +41,11 @@ def test_the_tables_add_up():
 
 
 def test_a_store_holds_them_all(store):
-    assert store.baselines() == list(baselines())
+    rows = list(baselines())
+    assert store.baselines(row.problem for row in rows) == rows
+    eighth = ("fashion_mnist", "resnet20", 0.125)
+    assert store.baselines([eighth]) == [row for row in rows if row.problem == eighth]
+    assert store.baselines([("digits", "small", 1.0)]) == store.baselines([]) == []
 
 
 @pytest.mark.parametrize(

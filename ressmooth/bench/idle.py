@@ -1,5 +1,6 @@
 """Studies that train nothing, to see what is left of the time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ressmooth.dispatch import Dispatcher
@@ -16,25 +17,27 @@ SPACE = {
 }
 
 
-def _spec(trials: int) -> StudySpec:
-    arm: dict[str, Any] = {"fixed": {}, "grid": {}, "space": SPACE}
+def _spec(trials: int, arms: Sequence[str], seeds: int) -> StudySpec:
+    fixed = {"smooth": {}, "sgd": {"method": "mse"}}
     return StudySpec.from_dict(
         {
             "name": "bench",
             "description": "",
-            "seeds": 1,
-            "settings": {"epochs": 1},
+            "seeds": seeds,
+            "settings": {"epochs": 1, "dataset": "fashion_mnist", "model": "resnet20"},
             "search": {"sampler": "random", "trials": trials},
             "grid": {},
-            "arms": {"smooth": arm},
+            "arms": {a: {"fixed": fixed[a], "grid": {}, "space": SPACE} for a in arms},
             "resources": {},
         }
     )
 
 
-def new_dispatcher(url: str, trials: int) -> Dispatcher:
+def new_dispatcher(
+    url: str, trials: int, arms: Sequence[str] = ("smooth",), seeds: int = 1
+) -> Dispatcher:
     """Of a new study in a new store."""
-    store, spec = open_store(url), _spec(trials)
+    store, spec = open_store(url), _spec(trials, arms, seeds)
     return Dispatcher(store, store.open_study(spec, ""), spec)
 
 

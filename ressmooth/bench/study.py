@@ -7,17 +7,13 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import optuna
-from sqlalchemy import create_engine, text
 
+from ressmooth.bench import comparing
 from ressmooth.bench.idle import FACTS, METRICS, SPACE, epoch_fields, new_dispatcher
 from ressmooth.bench.timing import Bench, Row
-from ressmooth.compare import Comparison, compare_studies
-from ressmooth.store import Store
 
 
 def measure(*, quick: bool) -> list[Row]:
@@ -25,7 +21,7 @@ def measure(*, quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as directory:  # the same disk for both sides
         overhead(bench, Path(directory))
         storing(bench, Path(directory))
-        comparing(bench, Path(directory))
+        comparing.measure(bench, Path(directory))
         on_ray(bench, Path(directory))
     starting(bench)
     return bench.rows
@@ -97,60 +93,6 @@ def storing(bench: Bench, directory: Path) -> None:
     compare(f"{what} log_metric / ours", one_by_one, ours, must=100)
     compare(f"{what} log_batch per epoch / ours", batched, ours, must=5)
     store.close()
-
-
-def comparing(bench: Bench, directory: Path) -> None:
-    """The selected configurations, by the summary on the run rows or by scanning epochs."""
-    runs, epochs = (100, 1000) if bench.quick else (1000, 1000)
-    store, study_id = filled_store(f"sqlite:///{directory}/comparing.db", runs, epochs)
-    engine = create_engine(store.url)
-
-    def scan() -> list[Any]:
-        with engine.connect() as connection:
-            sql = "SELECT run_id, max(val_acc) FROM epoch GROUP BY run_id"
-            return list(connection.execute(text(sql)))
-
-    studies = [study for study in store.studies() if study.id == study_id]
-
-    def ours() -> list[Comparison]:
-        return compare_studies(store, studies)
-
-    best = max(row[1] for row in scan())
-    assert max(line.sample.mean for line in ours()[0].lines) == best
-    bench.compare(
-        "G11",
-        f"comparing over {runs * epochs:,} epochs: full scan / ours",
-        scan,
-        ours,
-        must=100,
-        at_most=False,
-    )
-    engine.dispose()
-    store.close()
-
-
-def filled_store(url: str, runs: int, epochs: int) -> tuple[Store, int]:
-    """A store with many finished runs; their epochs are written past the Store, in bulk."""
-    dispatcher = new_dispatcher(url, runs)
-    store = dispatcher.store
-    engine = create_engine(url)
-    columns = ("run_id", "epoch", *METRICS, "seconds", "recorded_at")
-    names, values = ", ".join(columns), ", ".join(f":{column}" for column in columns)
-    insert = text(f"INSERT INTO epoch ({names}) VALUES ({values})")
-    for number in count():
-        run = dispatcher.next()
-        if run is None:
-            break
-        accuracy = 80 + number / runs
-        row = {"run_id": run.id, "seconds": 1.0, "recorded_at": "2026-01-01 00:00:00.000000"}
-        row |= {**dict.fromkeys(METRICS, 0.5), "val_acc": accuracy}
-        with engine.begin() as connection:
-            connection.execute(insert, [{**row, "epoch": e} for e in range(1, epochs + 1)])
-        attempt = store.claim(run.id, FACTS)
-        store.finish_run(attempt, "complete", max_acc=accuracy, mean_acc=accuracy)
-        dispatcher.ended(run)
-    engine.dispose()
-    return store, dispatcher.study_id
 
 
 def on_ray(bench: Bench, directory: Path) -> None:

@@ -1,5 +1,6 @@
 """The command itself, and what several of its commands share."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,27 @@ if TYPE_CHECKING:
     from ressmooth.store import Store, StudyRow
 
 
-@click.group(cls=Group, context_settings=SETTINGS)
+COMMANDS = {
+    "training": ("train", "bench"),
+    "studies": ("list", "show", "compare", "report", "plot", "export", "retry", "rerun"),
+    "upkeep": ("sync", "ui", "db", "doctor"),
+}
+MODULES = {name: module for module, names in COMMANDS.items() for name in names}
+
+
+class Commands(Group):
+    """Loads the module of a command when that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(MODULES)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in MODULES:
+            import_module(f"ressmooth.cli.{MODULES[name]}")
+        return super().get_command(ctx, name)
+
+
+@click.group(cls=Commands, context_settings=SETTINGS)
 @click.version_option(__version__)
 def main() -> None:
     """Does residual smoothing really regularise? Train, search, track and compare."""

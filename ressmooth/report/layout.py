@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ressmooth.compare import Arm, samples
+from ressmooth.compare import problem as problem_of
 from ressmooth.inference import Sample
-from ressmooth.paper import Baseline, method_of
+from ressmooth.paper import Baseline, Problem, method_of
 from ressmooth.report.words import figure
 from ressmooth.store import TrialRow
 
 Column = tuple[str, float]  # method, weight decay
-Problem = tuple[str, str, float]  # data set, network, fraction
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,10 @@ class PaperTable:
 def paper_tables(
     published: Sequence[Baseline], arms: Sequence[Arm], trials: Sequence[TrialRow], objective: str
 ) -> Iterator[PaperTable]:
-    """Those of the paper's tables that have rows for what was trained."""
-    trained = {_problem(trial.condition) for trial in trials}
+    """The paper's tables, of which `published` has the rows for what was trained."""
     for name in dict.fromkeys(row.table_name for row in published):
-        rows = [
-            row
-            for row in published
-            if row.table_name == name and (row.dataset, row.model, row.fraction) in trained
-        ]
-        if rows:
-            yield _table(name, rows, arms, trials, objective)
+        rows = [row for row in published if row.table_name == name]
+        yield _table(name, rows, arms, trials, objective)
 
 
 def _table(
@@ -54,14 +48,12 @@ def _table(
     several = {method for method, _ in columns if [m for m, _ in columns].count(method) > 1}
     head = [f"{m} {decay:.0e}".replace("e-0", "e-") if m in several else m for m, decay in columns]
     rows = []
-    for key in dict.fromkeys(
-        ((row.dataset, row.model, row.fraction), row.statistic) for row in published
-    ):
+    for key in dict.fromkeys((row.problem, row.statistic) for row in published):
         problem, statistic = key
         values = {
             (row.method, row.weight_decay): row.value
             for row in published
-            if ((row.dataset, row.model, row.fraction), row.statistic) == key
+            if (row.problem, row.statistic) == key
         }
         found = [_ours(column, problem, statistic, arms, trials, objective) for column in columns]
         best = max((sample.mean for sample in found if sample), default=None)
@@ -90,20 +82,16 @@ def _ours(
     """The selected arm with that method and weight decay, else the best trial of the search."""
     method, decay = column
     for arm in arms:
-        like = (arm.method, arm.config["weight_decay"], _problem(arm.condition))
+        like = (arm.method, arm.config["weight_decay"], problem_of(arm.condition))
         if like == (method, decay, problem) and statistic in arm.samples:
             return arm.samples[statistic]
     alike = [
         trial
         for trial in trials
         if trial.state == "complete" and trial.confirms is None
-        if _problem(trial.condition) == problem
+        if problem_of(trial.condition) == problem
         if method_of(trial.runs[0].config) == method
         and trial.runs[0].config["weight_decay"] == decay
     ]
     best = max(alike, key=lambda trial: trial.value or 0.0, default=None)
     return None if best is None else samples(best, objective).get(statistic)
-
-
-def _problem(condition: dict[str, object]) -> Problem:
-    return condition["dataset"], condition["model"], condition["fraction"]  # type: ignore[return-value]

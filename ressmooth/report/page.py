@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from ressmooth import __version__
-from ressmooth.compare import Arm, Comparison, arms, compare, leading
+from ressmooth.compare import Arm, Comparison, arms, compare, leading, problem
 from ressmooth.paper import Baseline
 from ressmooth.phrases import count, duration, settings
 from ressmooth.report import cost, figures, method, style, tables, words
@@ -35,8 +35,9 @@ class Report:
     def __init__(self, store: Store, study: StudyRow) -> None:
         self.study, self.spec = study, StudySpec.from_dict(study.spec)
         self.trials: list[TrialRow] = store.trials(study.id)
-        self.published: list[Baseline] = store.baselines()
         self.arms: list[Arm] = arms(study, store.winners(study.id))
+        trained = [problem(trial.condition) for trial in self.trials]
+        self.published: list[Baseline] = store.baselines(trained)
         self.comparisons: list[Comparison] = compare(self.arms, self.published)
         shown = [run for arm in self.arms for run in arm.runs]
         self.curves: dict[int, list[EpochRow]] = {run: store.curve(run) for run in shown}

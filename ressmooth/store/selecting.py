@@ -2,16 +2,29 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import fields
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    func,
+    select,
+    tuple_,
+)
 
-from ressmooth.paper import Baseline
+from ressmooth.paper import Baseline, Problem
 from ressmooth.store import tables
 from ressmooth.store.database import Database
 from ressmooth.store.rows import COMPLETE, RunRow, TrialRow, Winner
 from ressmooth.store.tables import Run, Trial
 from ressmooth.store.transaction import reading
+
+Query = Select[Any]
 
 SEARCHED = (
     (Trial.study_id == bindparam("of_study")) & (Trial.state == COMPLETE) & Trial.confirms.is_(None)
@@ -42,6 +55,22 @@ WINNERS = (
 )
 
 
+def _queries(where: ColumnElement[bool]) -> tuple[Query, Query]:
+    """For the runs of some trials, and for the trials."""
+    of_runs = select(Run).join(Trial, Run.trial_id == Trial.id).where(where).order_by(Run.seed)
+    return of_runs, select(Trial).where(where).order_by(Trial.id)
+
+
+CHOSEN: BindParameter[Any] = bindparam("chosen", expanding=True)
+WITH_CONFIRMATIONS = _queries(Trial.id.in_(CHOSEN) | Trial.confirms.in_(CHOSEN))
+PROBLEM = tuple_(tables.Baseline.dataset, tables.Baseline.model, tables.Baseline.fraction)
+PUBLISHED = (
+    select(*(tables.Baseline.__table__.columns[field.name] for field in fields(Baseline)))
+    .where(PROBLEM.in_(bindparam("problems", expanding=True)))
+    .order_by(tables.Baseline.id)
+)
+
+
 class Selecting:
     database: Database
 
@@ -57,26 +86,29 @@ class Selecting:
     def winners(self, connection: Connection, study_id: int) -> list[Winner]:
         """Per arm and condition its best complete trial, oldest arms first; reads no epoch."""
         chosen = connection.execute(WINNERS, {"of_study": study_id}).all()
-        ids = [row.id for row in chosen]
-        found = trials_where(connection, Trial.id.in_(ids) | Trial.confirms.in_(ids))
+        found = _fetch(connection, *WITH_CONFIRMATIONS, {"chosen": [row.id for row in chosen]})
         trials = {trial.id: trial for trial in found}
         confirming = {trial.confirms: trial for trial in found}
         return [Winner(trials[row.id], row.tried, confirming.get(row.id)) for row in chosen]
 
     @reading
-    def baselines(self, connection: Connection) -> list[Baseline]:
-        """The paper's figures."""
-        columns = [tables.Baseline.__table__.columns[field.name] for field in fields(Baseline)]
-        rows = connection.execute(select(*columns).order_by(tables.Baseline.id)).mappings()
-        return [Baseline(**row) for row in rows]
+    def baselines(self, connection: Connection, problems: Iterable[Problem]) -> list[Baseline]:
+        """The paper's figures for some problems."""
+        rows = connection.execute(PUBLISHED, {"problems": list(set(problems))})
+        return [Baseline(*row) for row in rows]
 
 
 def trials_where(connection: Connection, where: ColumnElement[bool]) -> list[TrialRow]:
-    query = select(Run).join(Trial, Run.trial_id == Trial.id).where(where)
+    return _fetch(connection, *_queries(where), {})
+
+
+def _fetch(
+    connection: Connection, of_runs: Query, of_trials: Query, given: dict[str, Any]
+) -> list[TrialRow]:
     runs: dict[int, list[RunRow]] = defaultdict(list)
-    for row in connection.execute(query.order_by(Run.seed)).mappings():
+    for row in connection.execute(of_runs, given).mappings():
         runs[row["trial_id"]].append(RunRow(**row))
-    trials = connection.execute(select(Trial).where(where).order_by(Trial.id)).mappings()
+    trials = connection.execute(of_trials, given).mappings()
     return [
         TrialRow(**{**row, "condition": json.loads(row["condition"])}, runs=runs[row["id"]])
         for row in trials

@@ -133,7 +133,7 @@ class Mirror:
     def _show_study(self, store: "Store", study: StudyRow) -> None:
         trials = store.trials(study.id)
         arms = compare.arms(study, store.winners(study.id))
-        comparisons = compare.compare(arms, store.baselines())
+        comparisons = compare.compare_arms(store, arms)
         with TemporaryDirectory() as directory:
             artifacts.write_study(Path(directory), study, trials, comparisons)
             note = {"mlflow.note.content": (Path(directory) / "comparison.md").read_text()}
