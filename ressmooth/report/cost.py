@@ -1,12 +1,12 @@
 """What each arm has cost in time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from ressmooth.compare import Arm
 from ressmooth.phrases import duration
-from ressmooth.store import TrialRow
+from ressmooth.store import EpochRow, TrialRow
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Cost:
     runs: int
     epochs: int
     seconds: float  # of training, whatever came of it
-    seconds_per_epoch: float | None  # median over complete runs
+    seconds_per_epoch: float | None  # median
     ratio: float | None  # of that to SGD's
 
     @property
@@ -33,18 +33,22 @@ class Cost:
 HEAD = ("arm", "runs", "epochs", "time", "s per epoch", "ratio to SGD")
 
 
-def costs(trials: Sequence[TrialRow], arms: Iterable[Arm]) -> list[Cost]:
+def costs(
+    trials: Sequence[TrialRow], arms: Sequence[Arm], curves: Mapping[int, Sequence[EpochRow]]
+) -> list[Cost]:
     """Per arm, under all its conditions; the ratio only where all have the same problem."""
     names = list(dict.fromkeys(trial.arm for trial in trials))
+    own = {name: _per_epoch([arm for arm in arms if arm.name == name], curves) for name in names}
     sgd = next((arm.name for arm in arms if arm.method == "sgd"), None)
     like = len({str(trial.condition) for trial in trials}) == 1
-    reference = _per_epoch(trials, sgd) if sgd and like else None
-    return [_cost(name, trials, reference) for name in names]
+    reference = own[sgd] if sgd and like else None
+    return [_cost(name, trials, own[name], reference) for name in names]
 
 
-def _cost(name: str, trials: Sequence[TrialRow], reference: float | None) -> Cost:
+def _cost(
+    name: str, trials: Sequence[TrialRow], own: float | None, reference: float | None
+) -> Cost:
     runs = [run for trial in trials if trial.arm == name for run in trial.runs]
-    own = _per_epoch(trials, name)
     return Cost(
         name,
         len(runs),
@@ -55,12 +59,8 @@ def _cost(name: str, trials: Sequence[TrialRow], reference: float | None) -> Cos
     )
 
 
-def _per_epoch(trials: Sequence[TrialRow], arm: str) -> float | None:
-    seconds = [
-        run.seconds / run.last_epoch
-        for trial in trials
-        if trial.arm == arm
-        for run in trial.runs
-        if run.state == "complete" and run.seconds and run.last_epoch
-    ]
+def _per_epoch(arms: Iterable[Arm], curves: Mapping[int, Sequence[EpochRow]]) -> float | None:
+    """Of the selected configuration; the median, since a machine may do other things too."""
+    rows = [row for arm in arms for run in arm.runs for row in curves[run]]
+    seconds = [row.seconds for row in rows if row.seconds]
     return median(seconds) if seconds else None

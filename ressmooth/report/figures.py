@@ -22,6 +22,7 @@ from ressmooth.store import EpochRow, TrialRow
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ZOOM = 20.0  # points of accuracy that a learning curve shows
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 Space = dict[str, BaseDistribution]
 
@@ -107,7 +108,9 @@ def learning_curves(
         def draw(axes: "Axes") -> None:
             for number, arm in enumerate(arms):
                 _band(axes, number, arm.name, [curves[run] for run in arm.runs], column)
-            if column != "val_acc":
+            if column == "val_acc":
+                _zoom(axes)
+            else:
                 axes.set_yscale("log")
             axes.set(xlabel="epoch", ylabel=what, title=where)
             legend(axes)
@@ -117,6 +120,12 @@ def learning_curves(
         return Panel(f"curve-{column}-{_slug(where)}", f"{caption} ({seeds}).", draw)
 
     return [panel(column, what) for column, what in CURVES.items()]
+
+
+def _zoom(axes: "Axes") -> None:
+    """Where the arms differ: not more than the last points of a long way up."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(bottom=max(low, high - ZOOM))
 
 
 def _band(
@@ -229,7 +238,7 @@ def costs(found: Sequence[Cost]) -> list[Panel]:
 
     return [
         Panel("cost-time", "Time of training per arm, all its runs together.", total),
-        Panel("cost-epoch", "Median seconds per epoch of an arm's complete runs.", per_epoch),
+        Panel("cost-epoch", "Median seconds per epoch of an arm's selected runs.", per_epoch),
     ]
 
 

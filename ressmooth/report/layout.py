@@ -66,9 +66,9 @@ def _table(
             )
             for column, sample in zip(columns, found, strict=True)
         ]
-        dataset, model, fraction = problem
-        rows.append((f"{dataset}, {model}, {fraction:g}, {statistic}", cells))
-    return PaperTable(f"Table {name} of the paper", head, rows)
+        rows.append((f"{problem[2]:g}, {statistic}", cells))
+    trained = dict.fromkeys(f"{row.dataset}, {row.model}" for row in published)
+    return PaperTable(f"Table {name} of the paper: {'; '.join(trained)}", head, rows)
 
 
 def _ours(

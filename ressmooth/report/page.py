@@ -71,7 +71,7 @@ class Report:
 
     @cached_property
     def costs(self) -> list[cost.Cost]:
-        return cost.costs(self.trials, self.arms)
+        return cost.costs(self.trials, self.arms, self.curves)
 
     @property
     def cost_sheet(self) -> Sheet:
@@ -118,7 +118,7 @@ class Report:
             ", ".join(versions),
             f"code {', '.join(commits)}" if commits else "",
             f"begun {self.study.created_at:%Y-%m-%d %H:%M} UTC, study {self.study.uid}",
-            f"ressmooth {__version__}",
+            f"reported by ressmooth {__version__}",
         ]
         return [fact for fact in facts if fact]
 
@@ -139,7 +139,10 @@ class Report:
             )
             yield Section("The search", text, searched)
         if any(each.seconds for each in self.costs):
-            text = "The paper's own cost: 1.67 times SGD for ResNet56, 1.25 for DenseNet."
+            text = (
+                "Wall-clock time: what else the machine did counts too. The paper's own cost is "
+                "1.67 times SGD's for ResNet56 and 1.25 times for DenseNet."
+            )
             yield Section("Time and cost", text, figures.costs(self.costs))
         yield Section("The method", "What the arms' parameters mean.", self._method())
 

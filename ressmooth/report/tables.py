@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ressmooth.compare import Arm, Comparison, Line
+from ressmooth.compare import Arm, Comparison, Line, leading
 from ressmooth.phrases import settings
 from ressmooth.report import words
 
@@ -76,7 +76,7 @@ def beside_paper(comparison: Comparison) -> Sheet:
         ]
         for line in comparison.lines
     ]
-    title = f"{_title(comparison)}, beside the paper"
+    title = f"{comparison.statistic} accuracy in %, beside the paper"
     return Sheet(title, [*head, "paper's ordering"], rows, _best(comparison))
 
 
@@ -136,8 +136,9 @@ def markdown(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
 def said(comparisons: Sequence[Comparison]) -> list[str]:
     """Every verdict, and a summary of several."""
     found = [words.verdict(line, each) for each in comparisons for line in each.tested]
-    if len(found) > 2:
-        found.insert(0, words.summary(comparisons))
+    selecting = leading(comparisons)
+    if sum(len(each.tested) for each in selecting) > 2:
+        found.insert(0, words.summary(selecting))
     return found + [sentence for each in comparisons for sentence in words.ranking(each)]
 
 

@@ -13,9 +13,9 @@ SELECTION = {
     "holdout": "A tenth of the training set selected; the test set, read at the end, did not.",
 }
 STATISTIC = {
-    "max": "accuracy of the best epoch",
-    "mean": "mean accuracy over the last tenth of the epochs",
-    "test": "test accuracy",
+    "max": "the best epoch's accuracy",
+    "mean": "the mean accuracy over the last tenth of the epochs",
+    "test": "the test accuracy",
 }
 
 
@@ -75,8 +75,8 @@ def verdict(line: Line, comparison: Comparison) -> str:
     assert sgd is not None and tested is not None
     theirs = sgd.samples[comparison.statistic]
     opening = (
-        f"On {problem(comparison.condition)}, {_named(arm)} reaches {_counted(line.sample)} "
-        f"against {_counted(theirs)} of {_named(sgd)} ({STATISTIC[comparison.statistic]}): "
+        f"By {STATISTIC[comparison.statistic]} on {problem(comparison.condition)}, {_named(arm)} "
+        f"reaches {_counted(line.sample)} and {_named(sgd)} {_counted(theirs)}: "
     )
     return opening + _finding(tested, comparison.tests) + _agreement(line)
 
@@ -153,6 +153,9 @@ def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str
             "Intervals are 95 %; those of differences and their p are corrected for the number "
             "of arms compared with SGD (Bonferroni)."
         )
+    tested = [line for line in lines if line.difference and line.difference.p is not None]
+    if any(line.sample.n < 3 for line in tested):
+        found.append("A test of two seeds leans wholly on their being normally distributed.")
     confounded = {
         (line.arm.name, line.baseline.name): unlike(line.arm, line.baseline)
         for line in lines
