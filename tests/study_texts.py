@@ -11,6 +11,7 @@ description = "everything a study can say"
 dataset = "digits"
 epochs = 12
 seeds = 3
+confirm = 2
 lr = 1
 [search]
 sampler = "tpe"

@@ -140,3 +140,58 @@ def test_list_and_show_load_neither_torch_nor_mlflow(home):
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     assert output.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "form, begins", [("table", " "), ("markdown", "**tiny"), ("csv", "study,"), ("json", "[")]
+)
+def test_compare_speaks_several_languages(home, form, begins):
+    result = run("compare", "tiny", "--format", form, home=home)
+    assert result.exit_code == 0 and result.output.startswith(begins)
+    assert "sgd" in result.output and "bad" not in result.output  # which never completed
+
+
+def test_compare_against_the_paper_says_when_it_has_nothing(home):
+    output = run("compare", "tiny", "--against", "paper", home=home).output
+    assert "The paper has no figures for this." in output
+
+
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (["compare", "nope"], "no study 'nope' here; known: tiny"),
+        (["compare", "tiny", "--arm", "adam"], "--arm adam: no such arm here; there is sgd"),
+        (["compare", "tiny", "--fraction", "0.5"], "--fraction 0.5: no such fraction here"),
+        (["report", "nope", "--out", "out"], "no study 'nope' here; known: tiny"),
+    ],
+)
+def test_a_mistake_costs_a_line_and_creates_nothing(home, arguments, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments, home=home)
+    assert result.exit_code == 2 and line in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_report_is_written_also_when_mlflow_does_not_answer(home, tmp_path):
+    result = run("report", "tiny", "--out", str(tmp_path / "out"), home=home)
+    assert result.exit_code == 0, result.output
+    assert "warning: not logged to MLflow" in result.output
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"index.html", "report.md", "comparison.csv", "comparison.json", "figures"}
+
+
+@pytest.mark.parametrize("what", ["annealing", "sigmoid"])
+@pytest.mark.parametrize(
+    "name, magic", [("x.png", b"\x89PNG"), ("x.svg", b"<?xml"), ("x.pdf", b"%PDF")]
+)
+def test_plot_draws_the_method(what, name, magic, tmp_path):
+    out = tmp_path / "new" / name
+    result = CliRunner().invoke(main, ["plot", what, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes().startswith(magic)
+
+
+def test_plot_refuses_what_it_cannot_draw(tmp_path):
+    result = CliRunner().invoke(main, ["plot", "sigmoid", "--out", str(tmp_path / "x.gif")])
+    assert result.exit_code == 2 and "ends in .png, .svg or .pdf" in result.output
+    assert list(tmp_path.iterdir()) == []

@@ -23,8 +23,8 @@ EIGHTH = {"dataset": "fashion_mnist", "model": "resnet20", "fraction": 0.125, "e
 
 
 @pytest.fixture
-def store(tmp_path):
-    store = open_store(f"sqlite:///{tmp_path}/results.db")
+def store(quick_directory, request):
+    store = open_store(f"sqlite:///{quick_directory}/{request.node.name}.db")
     yield store
     store.close()
 

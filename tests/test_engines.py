@@ -35,6 +35,7 @@ trials = 12
 b = {{ low = 0.05, high = 2.0, log = true }}
 lr = {{ low = 1e-6, high = 0.5, log = true }}
 """
+CONFIRM = ("--set", "confirm=2", "--set", "seeds=1")
 TRIALS = "SELECT number_in_branch, params, state, value FROM trial ORDER BY 1"
 
 
@@ -195,6 +196,32 @@ def test_more_seeds_and_arms_later_train_only_what_is_missing(engine, study, tmp
     assert done.returncode == 0, done.stderr
     assert query(tmp_path, "SELECT count(*), max(attempt) FROM run") == [(10, 1)]
     assert query(tmp_path, "SELECT DISTINCT state FROM trial") == [("complete",)]
+
+
+@pytest.fixture(scope="module")
+def confirmed(tmp_path_factory):
+    """What a study with fresh seeds gives on this machine."""
+    home = tmp_path_factory.mktemp("confirmed")
+    (home / "tiny.toml").write_text(TINY.format(epochs=3))
+    assert Engine("optuna").launch(home / "tiny.toml", home, *CONFIRM).returncode == 0
+    return home
+
+
+def test_what_was_chosen_is_confirmed_alike(engine, study, tmp_path, confirmed):
+    study.write_text(TINY.format(epochs=3))
+    done = engine.launch(study, tmp_path, *CONFIRM)
+    assert done.returncode == 0, done.stderr
+    fresh = """
+        SELECT t.arm, t.params, c.params, run.seed, run.state FROM trial t
+        JOIN trial c ON c.id = t.confirms JOIN run ON run.trial_id = t.id ORDER BY t.arm, run.seed
+    """
+    rows = query(tmp_path, fresh)
+    assert [(arm, seed, state) for arm, _, _, seed, state in rows] == [
+        (arm, seed, "complete") for arm in ("laplace", "sgd") for seed in (10_000, 10_001)
+    ]
+    assert all(chosen == params for _, params, chosen, _, _ in rows)
+    assert query(tmp_path, RESULTS) == query(confirmed, RESULTS)
+    assert "The seeds shown are fresh" in done.stdout
 
 
 def test_runs_that_raise_or_diverge_are_failed_and_the_study_goes_on(engine, study, tmp_path):

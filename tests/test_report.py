@@ -30,9 +30,10 @@ ARMS = {
 WIGGLE = [0.0, 0.4, -0.2, 0.3, -0.5]
 
 
-@pytest.fixture
-def store(tmp_path):
-    store = open_store(f"sqlite:///{tmp_path}/results.db")
+@pytest.fixture(scope="module")
+def store(quick_directory):
+    """One for all tests: each has its own studies in it."""
+    store = open_store(f"sqlite:///{quick_directory}/report.db")
     yield store
     store.close()
 
@@ -48,7 +49,7 @@ def accuracy(config):
     return 89.7 + best + WIGGLE[seed] + 0.01 * (seed % 3)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def study(store):
     return recorded.play(store, build.study(ARMS, seeds=5, name="shown", **EIGHTH), accuracy)
 
@@ -83,7 +84,7 @@ def test_a_contradiction_is_called_one(store):
     def worse(config):
         return accuracy(config) - (3.0 if config["distribution"] == "logistic" else 0.0)
 
-    study = recorded.play(store, build.study(ARMS, seeds=5, **EIGHTH), worse)
+    study = recorded.play(store, build.study(ARMS, seeds=5, name="worse", **EIGHTH), worse)
     table = compare_studies(store, [study])[0]
     sentence = words.verdict(table.lines[2], table)
     assert "a loss of 2.99 points" in sentence
@@ -91,7 +92,7 @@ def test_a_contradiction_is_called_one(store):
 
 
 def test_one_seed_is_called_too_few(store):
-    study = recorded.play(store, build.study(ARMS, **EIGHTH), accuracy)
+    study = recorded.play(store, build.study(ARMS, name="single", **EIGHTH), accuracy)
     table = compare_studies(store, [study])[0]
     sentence = words.verdict(table.lines[1], table)
     assert "reaches 90.00 % (n = 1) and sgd (weight_decay=0.001) 89.00 % (n = 1)" in sentence
@@ -119,7 +120,8 @@ def test_the_notes_say_what_flatters(store, compared):
 
 def test_the_notes_say_what_is_not_the_papers(store):
     other = {**EIGHTH, "epochs": 10, "batch_size": 64}
-    found = compare_studies(store, [recorded.play(store, build.study(ARMS, **other), accuracy)])
+    spec = build.study(ARMS, name="other", **other)
+    found = compare_studies(store, [recorded.play(store, spec, accuracy)])
     said = words.notes(found, against_paper=True)
     assert "Not the paper's protocol: batch_size 64 (paper 128), epochs 10 (paper 48)." in said
     assert not any("protocol" in note for note in words.notes(found, against_paper=False))
@@ -284,10 +286,11 @@ class Text(HTMLParser):
         self.text.append(data)
 
 
-@pytest.fixture
-def written(store, study, tmp_path):
-    write(Report(store, study), tmp_path / "out")
-    return tmp_path / "out"
+@pytest.fixture(scope="module")
+def written(store, study, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("report")
+    write(Report(store, study), directory)
+    return directory
 
 
 def test_the_page_tells_everything_and_loads_nothing(store, study, compared, written):

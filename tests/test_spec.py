@@ -110,7 +110,14 @@ def test_the_same_study_has_no_differences(tmp_path):
     study = load(tmp_path, RICH)
     stored = json.loads(json.dumps(study.to_dict()))
     assert spec.differences(stored, study) == []
-    free = ["description=x", "seeds=4", "search.trials=1", "search.hours=9", "resources.workers=1"]
+    free = [
+        "description=x",
+        "seeds=4",
+        "confirm=3",
+        "search.trials=1",
+        "search.hours=9",
+        "resources.workers=1",
+    ]
     assert spec.differences(stored, load(tmp_path, RICH, [*free, "arms.new={ b = 2 }"])) == []
     assert (
         spec.differences(
@@ -124,6 +131,7 @@ def test_the_same_study_has_no_differences(tmp_path):
     ("override", "line"),
     [
         ("seeds=2", "seeds was 3, is 2: it can only be raised"),
+        ("confirm=1", "confirm was 2, is 1: it can only be raised"),
         ("name=x", "name was 'rich', is 'x'"),
         ("epochs=5", "epochs was 12, is 5"),
         ("model=small", "model was not set, is 'small'"),

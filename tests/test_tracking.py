@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import build
 import pytest
 from recorded import (
     ARMS,
@@ -19,6 +20,7 @@ from recorded import (
     epoch,
     free_port,
     open_study,
+    play,
     runs_of,
     train,
     train_all,
@@ -186,9 +188,41 @@ def test_a_study_arrives_complete(store, home, uri, tmp_path):
     text = seen.read(parent, "study.toml", tmp_path).read_text()
     assert text == f'name = "{name}"\n'
     table = seen.read(parent, "comparison.csv", tmp_path).read_text().splitlines()
-    assert table[0] == "arm,b,seed,max_acc,mean_acc,test_acc" and len(table) == 1 + 2 * 2
+    assert table[0].startswith("study,dataset,") and len(table) == 1 + 2 * 2  # max and mean
     if uri.startswith("sqlite"):
         assert (home / "artifacts").is_dir()
+
+
+def test_a_report_lies_beside_the_study(store, home, uri, tmp_path):
+    study_id = open_study(store, "reported")
+    train_all(store, study_id, home)
+    sync(store, home, uri)
+    study = store.study("reported")
+    directory = tmp_path / "out"
+    (directory / "figures").mkdir(parents=True)
+    (directory / "index.html").write_text("<p>the report</p>")
+    (directory / "figures" / "a.png").write_bytes(b"a picture")
+    for _ in range(2):  # a newer one takes its place
+        Mirror(uri, home).show_report(study, directory)
+    seen = Seen(uri, "reported")
+    assert seen.files(seen.parent, "report") == {"report/index.html", "report/figures"}
+    page = seen.read(seen.parent, "report/index.html", tmp_path)
+    assert page.read_text() == "<p>the report</p>"
+
+
+def test_conditions_have_their_own_best(store, home, uri):
+    """MLflow takes few characters in names: = is none of them."""
+    spec = build.study(ARMS, name="conditions", grid={"fraction": [0.5, 0.25]}, seeds=2)
+    study = play(store, spec, lambda config: 80 + config["fraction"])
+    store.touch_study(study.id)
+    sync(store, home, uri)
+    metrics = Seen(uri, "conditions").parent.data.metrics
+    assert metrics == {
+        "best/sgd fraction 0.5": 80.5,
+        "best/sgd fraction 0.25": 80.25,
+        "best/laplace fraction 0.5": 80.5,
+        "best/laplace fraction 0.25": 80.25,
+    }
 
 
 def test_delivering_again_adds_nothing(store, home, uri):
@@ -302,6 +336,7 @@ def test_what_mlflow_refuses_is_parked_and_the_rest_goes_on(store, home, uri):
     store.add_trial(
         study_id,
         arm="sgd",
+        condition={},
         branch="other",
         number_in_branch=0,
         params={},

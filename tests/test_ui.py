@@ -1,7 +1,6 @@
 """The MLflow UI as a person sees it: `ressmooth ui` in headless Chromium."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -11,38 +10,9 @@ from recorded import EPOCHS, free_port, open_study, train_all, wait_for
 from ressmooth.store import open_store
 from ressmooth.tracking import pages, sync, tracking_uri
 
-selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SECONDS = 60  # that a page may take
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1600,1000",
-)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    from selenium.webdriver.chrome.service import Service
-
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("no browser here: apt-get install chromium chromium-driver")
-    options = selenium.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    browser = selenium.Chrome(options=options, service=Service(driver))
-    yield browser
-    browser.quit()
 
 
 @pytest.fixture(scope="module")
