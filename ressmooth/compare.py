@@ -8,44 +8,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ressmooth.arms import Arm, arms_of, problem, searched
 from ressmooth.errors import ConfigError
 from ressmooth.inference import Difference, Sample, difference
-from ressmooth.paper import Baseline, Problem, method_of
-from ressmooth.store import Store, StudyRow, TrialRow, Winner
-from ressmooth.store.rows import COMPLETE, FAILED, TERMINAL
+from ressmooth.paper import Baseline
+from ressmooth.store import Store, StudyRow
 
 Ordering = Literal["holds", "contradicted", "undecided"]
 
-FIGURES = {"max": "max_acc", "mean": "mean_acc", "test": "test_acc"}  # of a run, by statistic
 # The paper's max is chosen by the test set, its mean is not: that is what an honest test is like.
 IN_PAPER = {"max": "max", "mean": "mean", "test": "mean"}
-# Settings that an arm should share with the SGD it is compared with.
+# Settings that an arm should share with the SGD it is compared with; the second with its kind.
 SHARED = ("augmentation", "output", "reduction", "epochs", "batch_size", "schedule", "precision")
+OF_OPTIMIZER = ("lr", "momentum")
 # Settings of the paper's protocol: another value makes it another experiment.
 PROTOCOL = ("epochs", "augmentation", "batch_size", "lr", "schedule", "momentum", "selection")
-
-
-@dataclass(frozen=True)
-class Arm:
-    """An arm's selected configuration under one condition, and its accuracies by seed."""
-
-    study: str
-    name: str
-    condition: dict[str, Any]
-    params: dict[str, Any]  # what was selected
-    config: dict[str, Any]  # of its runs, the seed aside
-    method: str | None  # as the paper names it
-    trial: int
-    runs: tuple[int, ...]
-    tried: int  # complete trials, from which this was selected
-    value: float  # what it was selected by
-    is_confirmed: bool  # the seeds are fresh
-    failed: int  # seeds without a result
-    samples: dict[str, Sample]  # by statistic, the one that selects first
-
-    @property
-    def statistics(self) -> list[str]:
-        return list(self.samples)
+OF_SMOOTHING = ("mu", "alpha", "layers")
 
 
 @dataclass(frozen=True)
@@ -56,8 +34,12 @@ class Line:
     sample: Sample
     baseline: Arm | None  # the SGD that it is compared with
     difference: Difference | None
-    paper: float | None
+    published: Baseline | None
     paper_difference: float | None  # the paper's to its own SGD
+
+    @property
+    def paper(self) -> float | None:
+        return None if self.published is None else self.published.value
 
     @property
     def from_paper(self) -> float | None:
@@ -91,15 +73,11 @@ class Comparison:
 
 
 def compare_studies(store: Store, studies: Iterable[StudyRow]) -> list[Comparison]:
-    return compare_arms(store, [a for s in studies for a in arms(s, store.winners(s.id))])
+    return compare_arms(store, [a for s in studies for a in arms_of(s, store.winners(s.id))])
 
 
 def compare_arms(store: Store, arms: Sequence[Arm]) -> list[Comparison]:
     return compare(arms, store.baselines(problem(arm.condition) for arm in arms))
-
-
-def problem(condition: dict[str, Any]) -> Problem:
-    return condition["dataset"], condition["model"], condition["fraction"]
 
 
 def only(
@@ -113,7 +91,13 @@ def only(
     _check("arm", names, [line.arm.name for line in lines])
     _check("fraction", fractions, [table.condition["fraction"] for table in comparisons])
     wanted = [t for t in comparisons if not fractions or t.condition["fraction"] in fractions]
-    return [shown for table in wanted if (shown := _with(table, names)).lines]
+    shown = [table for each in wanted if (table := _with(each, names)).lines]
+    if not shown:
+        there = dict.fromkeys(line.arm.name for table in wanted for line in table.lines)
+        raise ConfigError(
+            f"--arm {', '.join(names)}: not at that fraction; there is {', '.join(there)}"
+        )
+    return shown
 
 
 def _with(table: Comparison, names: Sequence[str]) -> Comparison:
@@ -136,58 +120,13 @@ def leading(comparisons: Iterable[Comparison]) -> list[Comparison]:
     return [each for each in comparisons if each.lines[0].arm.statistics[0] == each.statistic]
 
 
-def arms(study: StudyRow, winners: Sequence[Winner]) -> list[Arm]:
-    """The arms of a study that have a complete trial, in the order of the study."""
-    objective = study.spec["search"].get("objective", "max")
-    return [_arm(study.name, winner, objective) for winner in winners]
-
-
-def _arm(study: str, winner: Winner, objective: str) -> Arm:
-    chosen, trial = winner.trial, _reported(winner)
-    config = {key: value for key, value in chosen.runs[0].config.items() if key != "seed"}
-    runs = [run for run in trial.runs if run.state == COMPLETE]
-    return Arm(
-        study,
-        chosen.arm,
-        chosen.condition,
-        chosen.params,
-        config,
-        method_of(config),
-        trial.id,
-        tuple(run.id for run in runs),
-        winner.tried,
-        chosen.value or 0.0,
-        trial is not chosen,
-        sum(run.state == FAILED for run in trial.runs),
-        samples(trial, objective),
-    )
-
-
-def _reported(winner: Winner) -> TrialRow:
-    """The fresh seeds, once they are all trained; until then those that selected."""
-    fresh = winner.confirmation
-    if fresh is None or any(run.state not in TERMINAL for run in fresh.runs):
-        return winner.trial
-    return fresh if any(run.state == COMPLETE for run in fresh.runs) else winner.trial
-
-
-def samples(trial: TrialRow, objective: str) -> dict[str, Sample]:
-    """A trial's accuracies by statistic and seed, the statistic that selects first."""
-    names = ["max", "mean"] if objective == "max" else ["mean", "max"]
-    if trial.runs[0].config["selection"] == "holdout":
-        names = ["test"]  # what was held out has selected the epoch
-    complete = [run for run in trial.runs if run.state == COMPLETE]
-    found = {
-        name: {run.seed: v for run in complete if (v := getattr(run, FIGURES[name])) is not None}
-        for name in names
-    }
-    return {name: Sample(by_seed) for name, by_seed in found.items() if by_seed}
-
-
 def compare(arms: Iterable[Arm], published: Sequence[Baseline]) -> list[Comparison]:
     """One table per condition and statistic; arms of several studies may meet in it."""
+    given = list(arms)
+    if len({arm.study for arm in given}) > 1:
+        given = [replace(arm, label=f"{arm.study}: {arm.name}") for arm in given]
     groups: dict[tuple[str, str], list[Arm]] = {}
-    for arm in arms:
+    for arm in given:
         for statistic in arm.statistics:
             groups.setdefault((repr(sorted(arm.condition.items())), statistic), []).append(arm)
     return [_table(group, statistic, published) for (_, statistic), group in groups.items()]
@@ -204,7 +143,7 @@ def _table(arms: list[Arm], statistic: str, published: Sequence[Baseline]) -> Co
             continue
         tested = difference(sample, baseline.samples[statistic], tests)
         its = published_for(baseline, statistic, published)
-        gain = None if figure is None or its is None else figure - its
+        gain = None if figure is None or its is None else figure.value - its.value
         lines.append(Line(arm, sample, baseline, tested, figure, gain))
     return Comparison(arms[0].condition, statistic, lines, tests)
 
@@ -222,11 +161,17 @@ def baseline_of(arm: Arm, arms: Iterable[Arm]) -> Arm | None:
 
 
 def unlike(arm: Arm, baseline: Arm) -> list[str]:
-    """What else than the method differs, and could explain a difference."""
-    return [key for key in SHARED if arm.config[key] != baseline.config[key]]
+    """What else than the method differs, and could explain a difference; not what both tune."""
+    alike = arm.config["optimizer"] == baseline.config["optimizer"]
+    return [
+        key
+        for key in (*SHARED, *(OF_OPTIMIZER if alike else ()))
+        if arm.config[key] != baseline.config[key]
+        and not (key in arm.params and key in baseline.params)
+    ]
 
 
-def published_for(arm: Arm, statistic: str, published: Iterable[Baseline]) -> float | None:
+def published_for(arm: Arm, statistic: str, published: Iterable[Baseline]) -> Baseline | None:
     """The paper's figure for the arm's method: at the arm's weight decay, if that is fixed and
     was published, otherwise the best, as the arm's own is the best."""
     rows = [
@@ -235,37 +180,46 @@ def published_for(arm: Arm, statistic: str, published: Iterable[Baseline]) -> fl
         if row.problem == problem(arm.condition)
         and (row.method, row.statistic) == (arm.method, IN_PAPER[statistic])
     ]
-    if "weight_decay" not in arm.params:
+    if "weight_decay" not in searched(arm):
         fixed = [row for row in rows if row.weight_decay == arm.config["weight_decay"]]
         rows = fixed or rows
-    return max((row.value for row in rows), default=None)
+    return max(rows, key=lambda row: row.value, default=None)
 
 
-def deviations(arm: Arm) -> dict[str, tuple[Any, Any]]:
-    """Where the arm's training is not the paper's: setting -> (ours, the paper's)."""
+def deviations(line: Line) -> dict[str, tuple[Any, Any]]:
+    """Where an arm's training is not the paper's: setting -> (ours, the paper's)."""
     from ressmooth.config import parse  # a tenth of a second, only for this
 
-    kept = ("dataset", "optimizer")
-    protocol = parse({key: arm.config[key] for key in kept}).model_dump()
+    arm = line.arm
+    protocol = parse({key: arm.config[key] for key in ("dataset", "optimizer")}).model_dump()
+    keys = list(PROTOCOL)
+    if arm.config["method"] == "smoothing":
+        keys += OF_SMOOTHING
+    if line.published is not None:
+        keys.append("weight_decay")
+        protocol["weight_decay"] = line.published.weight_decay
+    if arm.method and arm.method.startswith("global"):
+        protocol["alpha"] = 0.0
     return {
         key: (arm.config[key], protocol[key])
-        for key in PROTOCOL
-        if arm.config[key] != protocol[key]
+        for key in keys
+        if arm.config[key] != protocol[key] and key not in searched(arm)
     }
 
 
-def nearest(comparison: Comparison) -> list[tuple[Line, float]]:
-    """Rival readings of one method of the paper, nearest first.
+def nearest(comparison: Comparison) -> list[list[tuple[Line, float]]]:
+    """Rival readings of a method of the paper, nearest first; a list for each that has rivals.
 
-    The distance is the mean of how far the arm and its SGD are from the paper's figures. Empty
-    where every method has one arm.
+    The distance is the mean of how far the arm and the SGD of the same reading are from the
+    paper's figures.
     """
-    by_name = {(line.arm.study, line.arm.name): line for line in comparison.lines}
-    rivals: list[tuple[Line, float]] = []
+    distances = {line.arm.trial: line.from_paper for line in comparison.lines}
+    rivals: dict[tuple[str, str], list[tuple[Line, float]]] = {}
     for line in comparison.tested:
-        same = [other for other in comparison.tested if other.arm.method == line.arm.method]
         assert line.baseline is not None
-        sgd = by_name[line.baseline.study, line.baseline.name].from_paper
-        if len(same) > 1 and line.from_paper is not None and sgd is not None:
-            rivals.append((line, (abs(line.from_paper) + abs(sgd)) / 2))
-    return sorted(rivals, key=lambda rival: rival[1])
+        own, sgd = line.from_paper, distances[line.baseline.trial]
+        if own is None or sgd is None or unlike(line.arm, line.baseline):
+            continue
+        group = rivals.setdefault((line.arm.study, line.arm.method or ""), [])
+        group.append((line, (abs(own) + abs(sgd)) / 2))
+    return [sorted(group, key=lambda rival: rival[1]) for group in rivals.values() if group[1:]]

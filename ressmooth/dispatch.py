@@ -86,7 +86,7 @@ class Dispatcher:
         if any(run.state not in TERMINAL for run in trial.runs):
             return
         passed = all(run.state == "complete" for run in trial.runs)
-        if passed and self._add_seeds(trial):
+        if (passed or trial.confirms is not None) and self._add_seeds(trial):
             return
         state, value = judge(trial, self.spec.search.objective)
         self.store.finish_trial(trial.id, state, value)
@@ -174,7 +174,7 @@ class Dispatcher:
             self.waiting.extend(run for run in unfinished if run.id not in queued)
         elif trial.state not in TERMINAL:
             self.ended(trial.runs[-1])
-        elif trial.state == "complete":
+        elif trial.state == "complete" or trial.confirms is not None:
             self._add_seeds(trial)
 
     def _reload(self, trial_id: int) -> TrialRow:

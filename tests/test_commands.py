@@ -191,6 +191,28 @@ def test_plot_draws_the_method(what, name, magic, tmp_path):
     assert out.read_bytes().startswith(magic)
 
 
+def test_what_lies_in_the_reports_directory_stays_there(home, tmp_path, monkeypatch):
+    """Only the report itself goes to MLflow."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    (tmp_path / "secret.env").write_text("password")
+    assert run("report", "tiny", "--out", str(tmp_path), home=home).exit_code == 0
+    assert (tmp_path / "secret.env").read_text() == "password"
+    logged = {path.name for path in (home / "artifacts").rglob("*")}
+    assert "index.html" in logged and "secret.env" not in logged
+
+
+@pytest.mark.parametrize("command", [["report", "tiny"], ["plot", "sigmoid"]])
+def test_what_cannot_be_written_costs_a_line(home, tmp_path, command):
+    """A file where a directory is wanted, and a directory where a file is."""
+    (tmp_path / "x.png").mkdir()
+    (tmp_path / "out").write_text("a file")
+    out = tmp_path / ("out" if command[0] == "report" else "x.png")
+    options = ["--home", str(home)] if command[0] == "report" else []
+    result = CliRunner().invoke(main, [*command, "--out", str(out), *options])
+    assert result.exit_code == 6, result.output
+    assert f"error: Cannot write {out}: " in result.output
+
+
 def test_plot_refuses_what_it_cannot_draw(tmp_path):
     result = CliRunner().invoke(main, ["plot", "sigmoid", "--out", str(tmp_path / "x.gif")])
     assert result.exit_code == 2 and "ends in .png, .svg or .pdf" in result.output

@@ -2,8 +2,8 @@ import build
 import pytest
 import recorded
 
+from ressmooth.arms import arms_of
 from ressmooth.compare import (
-    arms,
     compare_studies,
     deviations,
     leading,
@@ -126,6 +126,17 @@ def test_an_unknown_arm_or_fraction_is_told(store):
         only(tables, [], [0.3])
 
 
+def test_an_arm_that_is_not_at_a_fraction_is_told(store):
+    arms = {
+        "sgd": {**SGD, "fraction": {"grid": [0.5, 0.125]}},
+        "laplace": {**LAPLACE, "fraction": 0.5},
+    }
+    spec = build.study(arms, dataset="fashion_mnist", model="resnet20")
+    tables = compare_studies(store, [recorded.play(store, spec, gain(1.0))])
+    with pytest.raises(ConfigError, match="--arm laplace: not at that fraction; there is sgd"):
+        only(tables, ["laplace"], [0.125])
+
+
 def test_confirmed_arms_are_reported_by_their_fresh_seeds_only(store):
     def lucky(config):  # the seeds of the search flatter laplace
         luck = 2.0 if config["seed"] < 10_000 and config["method"] == "smoothing" else 0.0
@@ -133,21 +144,36 @@ def test_confirmed_arms_are_reported_by_their_fresh_seeds_only(store):
 
     (table, _) = compared(store, lucky, seeds=2, confirm=5)
     sgd, laplace = table.lines
-    assert laplace.arm.is_confirmed and set(laplace.sample.by_seed) == set(range(10_000, 10_005))
+    assert laplace.arm.is_fresh and set(laplace.sample.by_seed) == set(range(10_000, 10_005))
     assert laplace.arm.value > laplace.sample.mean + 1.5
     assert laplace.difference.mean == pytest.approx(0.0, abs=0.02)
 
 
-def test_an_unfinished_confirmation_is_not_reported(store):
+def test_fresh_seeds_of_one_arm_are_never_tested_against_selecting_ones(store):
+    """SGD is confirmed, laplace is not yet."""
     recorded.play(store, build.study(ARMS, seeds=2, **EIGHTH), gain(1.0))
     spec = build.study(ARMS, seeds=2, confirm=3, **EIGHTH)
     dispatcher = recorded.Dispatcher(store, store.open_study(spec, ""), spec)
-    run = dispatcher.next()
-    attempt = store.claim(run.id, recorded.FACTS)
-    store.finish_run(attempt, "complete", max_acc=10.0, mean_acc=10.0)
+    for _ in range(3):
+        run = dispatcher.next()
+        assert run.config["method"] == "mse"
+        attempt = store.claim(run.id, recorded.FACTS)
+        store.finish_run(attempt, "complete", max_acc=10.0, mean_acc=10.0)
+        dispatcher.ended(run)
     (table, _) = compare_studies(store, [store.study("s")])
-    assert [line.arm.is_confirmed for line in table.lines] == [False, False]
+    assert [line.arm.is_fresh for line in table.lines] == [False, False]
+    assert [line.arm.confirmation for line in table.lines] == ["fresh", "unfinished"]
     assert table.lines[0].sample.n == 2 and table.lines[0].sample.mean > 80
+
+
+def test_an_arm_whose_fresh_seeds_all_fail_is_not_hidden(store):
+    def diverging(config):
+        fails = config["seed"] >= 10_000 and config["method"] == "smoothing"
+        return None if fails else gain(1.0)(config)
+
+    (table, _) = compared(store, diverging, seeds=2, confirm=3)
+    assert [line.arm.confirmation for line in table.lines] == ["fresh", "failed"]
+    assert [line.arm.is_fresh for line in table.lines] == [False, False]
 
 
 def test_a_failed_fresh_seed_is_counted(store):
@@ -189,6 +215,16 @@ def test_an_arm_meets_the_sgd_that_is_most_like_it(store):
     assert unlike(crop.arm, crop.baseline) == ["augmentation"]
 
 
+def test_a_tuned_learning_rate_is_a_difference_unless_both_are_tuned(store):
+    tuned = {"grid": [0.1, 0.2]}
+    for name, of_sgd, expected in (("one", {}, ["lr"]), ("both", {"lr": tuned}, [])):
+        arms = {"sgd": {"method": "mse", **of_sgd}, "laplace": {**LAPLACE, "lr": tuned}}
+        table = compared(
+            store, lambda c: 90 + c["lr"] * (c["method"] == "smoothing"), arms, name=name
+        )[0]
+        assert unlike(table.lines[1].arm, table.lines[1].baseline) == expected
+
+
 def test_without_sgd_nothing_is_tested(store):
     (table, _) = compared(store, gain(1.0), {"laplace": LAPLACE})
     assert table.tested == [] and table.lines[0].ordering is None
@@ -212,14 +248,16 @@ def test_the_papers_figure_is_at_a_fixed_weight_decay_or_its_best(store):
     arms = {"searched": SGD, "fixed": {"method": "mse", "weight_decay": 1e-2}}
     spec = build.study(arms, **EIGHTH)
     study = recorded.play(store, spec, gain(1.0))
-    found = {
-        arm.name: published_for(arm, "max", list(baselines())) for arm in arms_of(store, study)
-    }
+    chosen = arms_of(study, store.winners(study.id))
+    found = {arm.name: published_for(arm, "max", list(baselines())).value for arm in chosen}
     assert found == {"searched": 89.79, "fixed": 88.14}
 
 
-def arms_of(store, study):
-    return arms(study, store.winners(study.id))
+def test_a_weight_decay_of_the_grid_is_not_a_searched_one(store):
+    arms = {"sgd": {"method": "mse"}, "laplace": {"distribution": "laplace"}}
+    tables = leading(compared(store, gain(1.0), arms, grid={"weight_decay": [1e-2, 1e-3]}))
+    figures = {t.condition["weight_decay"]: [line.paper for line in t.lines] for t in tables}
+    assert figures == {1e-2: [88.14, 90.12], 1e-3: [89.79, 90.12]}
 
 
 def test_what_the_paper_never_trained_has_no_figure(store):
@@ -228,11 +266,20 @@ def test_what_the_paper_never_trained_has_no_figure(store):
     assert [line.ordering for line in table.lines] == [None, None]
 
 
-def test_another_protocol_is_noticed(store):
-    study = recorded.play(store, build.study(ARMS, **{**EIGHTH, "epochs": 10}), gain(1.0))
-    assert [deviations(arm) for arm in arms_of(store, study)] == [{"epochs": (10, 48)}] * 2
-    same = recorded.play(store, build.study(ARMS, name="same", **EIGHTH), gain(1.0))
-    assert [deviations(arm) for arm in arms_of(store, same)] == [{}, {}]
+@pytest.mark.parametrize(
+    "settings, arms, away",
+    [
+        ({"epochs": 10}, ARMS, {"epochs": (10, 48)}),
+        ({}, ARMS, {}),
+        ({}, {"sgd": {"method": "mse", "weight_decay": 5e-4}}, {"weight_decay": (5e-4, 1e-3)}),
+        ({"mu": 0.5}, {"laplace": {**LAPLACE, "alpha": 3.0}}, {"mu": (0.5, 0.75), "alpha": (3, 1)}),
+        ({}, {"laplace": {**LAPLACE, "alpha": {"grid": [2.0, 3.0]}}}, {}),
+    ],
+    ids=["epochs", "the paper's", "weight decay", "smoothing", "searched"],
+)
+def test_another_protocol_is_noticed(store, settings, arms, away):
+    (table, _) = compared(store, gain(1.0), arms, **settings)
+    assert [deviations(line) for line in table.lines] == [away] * len(arms)
 
 
 def test_readings_are_ranked_by_their_distance_to_the_paper(store):
@@ -253,8 +300,29 @@ def test_readings_are_ranked_by_their_distance_to_the_paper(store):
         return 90.32 if config["horizon"] == 10 else 87.12
 
     (table, _) = compared(store, accuracy, arms, seeds=1, weight_decay=1e-3)
-    ranked = [(line.arm.name, round(distance, 3)) for line, distance in nearest(table)]
+    (rivals,) = nearest(table)
+    ranked = [(line.arm.name, round(distance, 3)) for line, distance in rivals]
     assert ranked == [("near", 0.15), ("flip", 1.0), ("far", 1.55)]
+
+
+def test_a_reading_whose_sgd_is_missing_is_not_ranked(store):
+    arms = {
+        "sgd": {"method": "mse"},
+        "plain": LAPLACE,
+        "layers": {**LAPLACE, "layers": 2},
+        "flip": {**LAPLACE, "augmentation": "flip"},
+    }
+    (table, _) = compared(store, lambda config: 90.0, arms, seeds=1, weight_decay=1e-3)
+    (rivals,) = nearest(table)
+    assert {line.arm.name for line, _ in rivals} == {"plain", "layers"}
+
+
+def test_the_same_arms_of_two_studies_are_no_rivals_and_keep_apart(store):
+    specs = [build.study(ARMS, seeds=2, name=name, **EIGHTH) for name in ("one", "two")]
+    (table, _) = compare_studies(store, [recorded.play(store, s, gain(1.0)) for s in specs])
+    assert nearest(table) == []
+    assert [line.arm.label for line in table.lines][::3] == ["one: sgd", "two: laplace"]
+    assert table.lines[3].baseline.study == "two"
 
 
 def test_one_reading_of_each_method_is_no_contest(store):

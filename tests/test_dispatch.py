@@ -130,6 +130,19 @@ def test_a_restart_confirms_once_and_more_where_asked(open_study, store):
     assert dispatcher.next() is None
 
 
+def test_more_fresh_seeds_are_trained_also_where_one_failed(open_study, store):
+    spec = build.study({"sgd": {"method": "mse"}}, confirm=2)
+    dispatcher = open_study(spec)
+    finish(dispatcher, dispatcher.next())
+    finish(dispatcher, dispatcher.next(), "failed")
+    finish(dispatcher, dispatcher.next())
+    assert dispatcher.next() is None
+    dispatcher = open_study(build.study({"sgd": {"method": "mse"}}, confirm=4))
+    assert drain(dispatcher) == 2
+    (winner,) = store.winners(dispatcher.study_id)
+    assert [run.state for run in winner.confirmation.runs] == ["failed", *["complete"] * 3]
+
+
 def test_a_new_choice_is_confirmed_anew(open_study, store):
     spec = build.study(SEARCHED, confirm=1, search={"sampler": "random", "trials": 1})
     drain(open_study(spec))

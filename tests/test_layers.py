@@ -15,7 +15,7 @@ LAYERS = """
     tracking plan view
     report export rerun
     dispatch compare
-    search run solo
+    search run solo arms
     progress train
     store
     spec placement methods phrases shell paper inference

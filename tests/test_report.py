@@ -12,10 +12,11 @@ import pytest
 import recorded
 from PIL import Image
 
-from ressmooth.compare import arms, compare_studies, leading
+from ressmooth.arms import arms_of
+from ressmooth.compare import compare_studies, leading
 from ressmooth.paper import baselines
 from ressmooth.report import figures, method, style, tables, words
-from ressmooth.report.layout import paper_tables
+from ressmooth.report.layout import Layout
 from ressmooth.report.page import Report, write
 from ressmooth.report.searched import complete_trials
 from ressmooth.store import open_store
@@ -110,12 +111,32 @@ def test_all_is_summed_up_in_a_sentence(compared):
 def test_the_notes_say_what_flatters(store, compared):
     said = " ".join(words.notes(compared, against_paper=True))
     assert "Validation is the test set" in said
-    assert "selected by the seeds shown, which flatters it; confirm = N" in said
+    assert "sgd, laplace: selected by the seeds shown, which flatters. confirm = N" in said
     assert "Bonferroni" in said
     spec = build.study(ARMS, seeds=2, confirm=2, name="fresh", **EIGHTH)
     fresh = compare_studies(store, [recorded.play(store, spec, accuracy)])
     said = " ".join(words.notes(fresh, against_paper=True))
     assert "fresh: they selected nothing" in said and "confirm = N" not in said
+
+
+@pytest.mark.parametrize(
+    "fails, said",
+    [
+        (lambda c: True, "laplace: every fresh seed failed, so no arm is shown by them."),
+        (lambda c: c["seed"] == 10_000, "laplace on digits (small, fraction 0.2): 1 seed failed"),
+    ],
+    ids=["all", "one"],
+)
+def test_failed_fresh_seeds_are_told(store, fails, said):
+    def diverging(config):
+        fresh = config["seed"] >= 10_000 and config["method"] == "smoothing"
+        return None if fresh and fails(config) else 90.0 + config["seed"] % 7
+
+    arms = {"sgd": ARMS["sgd"], "laplace": ARMS["laplace"]}
+    spec = build.study(arms, name=f"failing-{len(said)}", seeds=2, confirm=3)
+    found = compare_studies(store, [recorded.play(store, spec, diverging)])
+    notes = " ".join(words.notes(found, against_paper=False))
+    assert said in notes and "confirm = N" not in notes
 
 
 def test_the_notes_say_what_is_not_the_papers(store):
@@ -195,9 +216,9 @@ def test_markdown_rows_have_all_columns(compared):
 
 
 def test_the_papers_table_has_our_figures_in_its_places(store, study):
-    chosen = arms(study, store.winners(study.id))
+    chosen = arms_of(study, store.winners(study.id))
     published = [row for row in baselines() if row.problem == ("fashion_mnist", "resnet20", 0.125)]
-    (table,) = paper_tables(published, chosen, store.trials(study.id), "max")
+    (table,) = Layout(published, chosen, store.trials(study.id)).tables()
     assert table.head == ["sgd 1e-2", "sgd 1e-3", "sgd 1e-4", "sgd 1e-5", "laplace", "logistic"]
     rows = {name: cells for name, cells in table.rows}
     cells = rows["0.125, max"]
@@ -206,6 +227,40 @@ def test_the_papers_table_has_our_figures_in_its_places(store, study):
     assert [cell.n for cell in cells] == [5, 5, 0, 0, 5, 5]
     assert [cell.is_best for cell in cells] == [False] * 4 + [True, False]
     assert rows["0.125, mean"][1].ours == "88.00 ± 0.37"
+
+
+def test_fresh_seeds_and_selecting_ones_are_told_apart_in_the_papers_table(store):
+    def lucky(config):  # at 1e-2 the search was lucky, but not enough
+        return (
+            88.9
+            if (config["method"], config["weight_decay"]) == ("mse", 1e-2)
+            else accuracy(config)
+        )
+
+    spec = build.study({"sgd": ARMS["sgd"]}, seeds=2, confirm=2, name="two-kinds", **EIGHTH)
+    report = Report(store, recorded.play(store, spec, lucky))
+    (table,) = report.paper_tables
+    cells = dict(table.rows)["0.125, max"][:2]
+    assert [(cell.has_selected, cell.is_best) for cell in cells] == [(True, False), (False, True)]
+
+
+def test_a_holdout_stands_beside_the_papers_mean(store):
+    held_out = {**EIGHTH, "selection": "holdout"}
+    spec = build.study({"sgd": ARMS["sgd"]}, name="beside", **held_out)
+    (table,) = Report(store, recorded.play(store, spec, accuracy)).paper_tables
+    rows = dict(table.rows)
+    assert rows["0.125, mean"][1].ours == "87.00" and rows["0.125, max"][1].ours == "–"
+
+
+def test_conditions_have_their_own_rows_in_the_papers_table(store):
+    settings = {key: value for key, value in EIGHTH.items() if key != "epochs"}
+    spec = build.study(
+        {"sgd": {"method": "mse"}}, name="axes", grid={"epochs": [2, 48]}, **settings
+    )
+    study = recorded.play(store, spec, lambda config: 40.0 + config["epochs"])
+    (table,) = Report(store, study).paper_tables
+    found = {name: cells[1].ours for name, cells in table.rows if name.endswith("max")}
+    assert found == {"0.125, epochs 2, max": "42.00", "0.125, epochs 48, max": "88.00"}
 
 
 # figures
@@ -226,7 +281,7 @@ def test_accuracy_is_drawn_against_b_with_the_baseline(store, study, compared):
 
 
 def test_learning_curves_are_means_over_seeds(store, study):
-    chosen = arms(study, store.winners(study.id))
+    chosen = arms_of(study, store.winners(study.id))
     curves = {run: store.curve(run) for arm in chosen for run in arm.runs}
     panels = {p.name.split("-")[1]: p for p in figures.learning_curves(chosen, curves, "here")}
     assert set(panels) == {"val_acc", "train_loss", "val_loss"}
@@ -235,6 +290,31 @@ def test_learning_curves_are_means_over_seeds(store, study):
     sgd = axes.lines[0]
     expected = np.mean([store.curve(run)[1].val_acc for run in chosen[0].runs])
     assert (list(sgd.get_xdata()), sgd.get_ydata()[-1]) == ([2], pytest.approx(expected))
+
+
+def test_a_band_is_one_standard_deviation(store, study):
+    (arm, *_) = arms_of(study, store.winners(study.id))
+    curves = {run: store.curve(run) for run in arm.runs}
+    (panel, *_) = figures.learning_curves([arm], curves, "here")
+    (band,) = drawn(panel).collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    last = [curves[run][-1].val_acc for run in arm.runs]
+    expected = (np.mean(last) - np.std(last, ddof=1), np.mean(last) + np.std(last, ddof=1))
+    assert (heights.min(), heights.max()) == pytest.approx(expected)
+
+
+def test_costs_are_medians_and_ratios_to_sgd(store, study):
+    sgd, laplace, _ = Report(store, study).costs
+    assert (sgd.runs, sgd.epochs, sgd.seconds) == (10, 20, 30.0)
+    assert (sgd.seconds_per_epoch, sgd.ratio, laplace.ratio) == (1.5, 1.0, 1.0)
+
+
+def test_a_search_in_which_nothing_differs_has_no_importances(store):
+    arms = {"laplace": ARMS["laplace"]}
+    study = recorded.play(store, build.study(arms, name="flat", **EIGHTH), lambda config: 10.0)
+    report = Report(store, study)
+    assert [p.name for p in figures.search(report.spec, report.trials)] == ["parallel-laplace"]
+    assert report.verdicts == ["Nothing was compared with SGD: no SGD arm is complete."]
 
 
 def test_the_search_is_drawn_where_something_was_searched(store, study):
@@ -352,5 +432,5 @@ def test_a_report_of_every_shape_of_study(store, tmp_path):
         write(Report(store, study), tmp_path / str(number))
         page = Text((tmp_path / str(number) / "index.html").read_text())
         assert spec.name in " ".join(page.text) and page.loads == []
-    assert (tmp_path / "2" / "figures" / "parallel-smooth.png").exists()
-    assert (tmp_path / "2" / "figures" / "importances-smooth.png").exists()
+    drawn = " ".join(path.name for path in (tmp_path / "2" / "figures").iterdir())
+    assert "parallel-smooth.png" in drawn and "importances-smooth.png" in drawn

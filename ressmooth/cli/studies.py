@@ -1,12 +1,16 @@
 """What is known of studies: listed, compared, reported, exported, tried again."""
 
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
 from ressmooth.cli.group import find_study, main, open_home, with_home
-from ressmooth.errors import ConfigError, TrackingError
+from ressmooth.errors import ConfigError, StorageError, TrackingError
 from ressmooth.places import make_directory
 
 
@@ -14,11 +18,11 @@ from ressmooth.places import make_directory
 @with_home
 def list_(home: Path) -> None:
     """List the studies of this home."""
-    from ressmooth.compare import arms
+    from ressmooth.arms import arms_of
     from ressmooth.report.text import overview
 
     store = open_home(home)
-    studies = [(s, store.trials(s.id), arms(s, store.winners(s.id))) for s in store.studies()]
+    studies = [(s, store.trials(s.id), arms_of(s, store.winners(s.id))) for s in store.studies()]
     click.echo(overview(studies))
 
 
@@ -93,13 +97,25 @@ def report(study: str, out: Path, home: Path) -> None:
     made = Report(store, row)
     if not made.arms:
         raise ConfigError(f"{study}: nothing to report yet, no trial is complete")
-    make_directory(out)
-    write(made, out)
-    click.echo(f"wrote {out}/: index.html, report.md, comparison.csv, comparison.json, figures/")
+    with TemporaryDirectory() as scratch:  # MLflow gets this, and nothing else that is in `out`
+        write(made, Path(scratch))
+        with _writing(out):
+            shutil.copytree(scratch, out, dirs_exist_ok=True)
+        click.echo(f"wrote {out}/: index.html, report.md, comparison.csv and .json, figures/")
+        try:
+            tracking.show_report(home, row, Path(scratch))
+        except TrackingError as error:
+            click.echo(f"warning: not logged to MLflow ({error})", err=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        tracking.show_report(home, row, out)
-    except TrackingError as error:
-        click.echo(f"warning: not logged to MLflow ({error})", err=True)
+        make_directory(path.absolute().parent)
+        yield
+    except (OSError, shutil.Error) as error:
+        reason = getattr(error, "strerror", None) or "; ".join(why for *_, why in error.args[0])
+        raise StorageError(f"Cannot write {path}: {reason}.") from error
 
 
 @main.command()
@@ -111,8 +127,8 @@ def plot(what: str, out: Path) -> None:
         raise ConfigError(f"--out {out}: a file that ends in .png, .svg or .pdf")
     from ressmooth.report import method, style
 
-    make_directory(out.absolute().parent)
-    style.save(style.picture(*method.PICTURES[what]()), out)
+    with _writing(out):
+        style.save(style.picture(*method.PICTURES[what]()), out)
     click.echo(f"wrote {out}")
 
 

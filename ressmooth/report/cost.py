@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ressmooth.compare import Arm
+from ressmooth.arms import Arm
 from ressmooth.phrases import duration
 from ressmooth.store import EpochRow, TrialRow
 

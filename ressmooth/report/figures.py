@@ -11,7 +11,8 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from ressmooth.compare import Arm, Comparison, samples
+from ressmooth.arms import Arm, samples
+from ressmooth.compare import Comparison
 from ressmooth.report import words
 from ressmooth.report.cost import Cost
 from ressmooth.report.searched import complete_trials, optuna_study, varied
@@ -42,11 +43,14 @@ class Panel:
 
 def accuracy_by_width(comparison: Comparison, trials: Sequence[TrialRow]) -> Panel | None:
     """Accuracy against b with the SGD baseline as a line: the paper's figure, per condition."""
-    by_arm: dict[str, list[TrialRow]] = defaultdict(list)
-    for trial in trials:
-        searched = trial.state == "complete" and trial.confirms is None
-        if searched and "b" in trial.params and trial.condition == comparison.condition:
-            by_arm[trial.arm].append(trial)
+    by_arm = {
+        arm: [
+            trial
+            for trial in complete_trials(trials, arm)
+            if "b" in trial.params and trial.condition == comparison.condition
+        ]
+        for arm in dict.fromkeys(trial.arm for trial in trials)
+    }
     by_arm = {arm: t for arm, t in by_arm.items() if len({x.params["b"] for x in t}) > 1}
     if not by_arm:
         return None
@@ -59,7 +63,7 @@ def accuracy_by_width(comparison: Comparison, trials: Sequence[TrialRow]) -> Pan
             _widths(axes, number, arm, tried, comparison.statistic, reach / 80)
         for line in comparison.lines:
             if line.arm.method == "sgd":
-                _level(axes, line.arm.name, line.sample.mean, line.sample.sd)
+                _level(axes, line.arm, trials, comparison.statistic)
         axes.set(xlabel="width b", ylabel=f"{comparison.statistic} accuracy (%)", title=where)
         legend(axes)
 
@@ -75,11 +79,8 @@ def _widths(
     axes: "Axes", number: int, arm: str, trials: Sequence[TrialRow], statistic: str, aside: float
 ) -> None:
     """One point per configuration; arms a little aside, or their bars would hide each other."""
-    points = [
-        (trial.params["b"], sample)
-        for trial in sorted(trials, key=lambda trial: float(trial.params["b"]))
-        if (sample := samples(trial, "max").get(statistic)) is not None
-    ]
+    in_order = sorted(trials, key=lambda trial: float(trial.params["b"]))
+    points = [(trial.params["b"], samples(trial, "max")[statistic]) for trial in in_order]
     is_grid = len({b for b, _ in points}) == len(points)
     axes.errorbar(
         [b + number * aside for b, _ in points],
@@ -93,10 +94,18 @@ def _widths(
     )
 
 
-def _level(axes: "Axes", name: str, mean: float, spread: float | None) -> None:
-    axes.axhline(mean, color=INK, linestyle="--", linewidth=1.2, label=name)
-    if spread:
-        axes.axhspan(mean - spread, mean + spread, color=INK, alpha=0.1, linewidth=0)
+def _level(axes: "Axes", arm: Arm, trials: Sequence[TrialRow], statistic: str) -> None:
+    """Of the search, as the points are, even if fresh seeds are reported."""
+    chosen = next(
+        trial
+        for trial in complete_trials(trials, arm.name)
+        if (trial.condition, trial.params) == (arm.condition, arm.params)
+    )
+    sample = samples(chosen, "max")[statistic]
+    axes.axhline(sample.mean, color=INK, linestyle="--", linewidth=1.2, label=arm.name)
+    if sample.sd:
+        low, high = sample.mean - sample.sd, sample.mean + sample.sd
+        axes.axhspan(low, high, color=INK, alpha=0.1, linewidth=0)
 
 
 def learning_curves(
@@ -155,7 +164,8 @@ def search(spec: StudySpec, trials: Sequence[TrialRow]) -> list[Panel]:
         complete = [t for t in complete_trials(trials, arm) if t.condition == condition]
         axes = varied(spec, arm, complete)
         title = arm if len(conditions) == 1 else f"{arm}, {words.problem(condition)}"
-        if len(axes) > 1 and len(complete) > 3:
+        differ = len({trial.value for trial in complete}) > 1
+        if len(axes) > 1 and len(complete) > 3 and differ:
             panels.append(_importances(title, complete, axes))
         if axes:
             panels.append(_parallel(title, complete, axes))

@@ -1,13 +1,14 @@
 """The paper's tables with our figures in them: its rows, its columns, ours above the paper's."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ressmooth.compare import Arm, samples
-from ressmooth.compare import problem as problem_of
+from ressmooth.arms import Arm, problem, samples
+from ressmooth.compare import IN_PAPER
 from ressmooth.inference import Sample
-from ressmooth.paper import Baseline, Problem, method_of
-from ressmooth.report.words import figure
+from ressmooth.paper import Baseline, method_of
+from ressmooth.report import words
 from ressmooth.store import TrialRow
 
 Column = tuple[str, float]  # method, weight decay
@@ -17,8 +18,9 @@ Column = tuple[str, float]  # method, weight decay
 class Cell:
     ours: str
     n: int
+    has_selected: bool  # the seeds did, while those of other cells are fresh
     paper: str
-    is_best: bool  # of our row
+    is_best: bool  # of our row, among its like
 
 
 @dataclass(frozen=True)
@@ -28,70 +30,82 @@ class PaperTable:
     rows: list[tuple[str, list[Cell]]]
 
 
-def paper_tables(
-    published: Sequence[Baseline], arms: Sequence[Arm], trials: Sequence[TrialRow], objective: str
-) -> Iterator[PaperTable]:
-    """The paper's tables, of which `published` has the rows for what was trained."""
-    for name in dict.fromkeys(row.table_name for row in published):
-        rows = [row for row in published if row.table_name == name]
-        yield _table(name, rows, arms, trials, objective)
+class Layout:
+    def __init__(
+        self, published: Sequence[Baseline], arms: Sequence[Arm], trials: Sequence[TrialRow]
+    ) -> None:
+        self.published, self.arms = published, arms
+        self.trials = [t for t in trials if t.state == "complete" and t.confirms is None]
+        conditions = {str(trial.condition): trial.condition for trial in trials}
+        self.conditions = list(conditions.values())
 
+    def tables(self) -> Iterator[PaperTable]:
+        """The paper's tables, of which `published` has the rows for what was trained."""
+        for name in dict.fromkeys(row.table_name for row in self.published):
+            yield self._table(name, [row for row in self.published if row.table_name == name])
 
-def _table(
-    name: str,
-    published: Sequence[Baseline],
-    arms: Sequence[Arm],
-    trials: Sequence[TrialRow],
-    objective: str,
-) -> PaperTable:
-    columns = list(dict.fromkeys((row.method, row.weight_decay) for row in published))
-    several = {method for method, _ in columns if [m for m, _ in columns].count(method) > 1}
-    head = [f"{m} {decay:.0e}".replace("e-0", "e-") if m in several else m for m, decay in columns]
-    rows = []
-    for key in dict.fromkeys((row.problem, row.statistic) for row in published):
-        problem, statistic = key
-        values = {
-            (row.method, row.weight_decay): row.value
-            for row in published
-            if (row.problem, row.statistic) == key
-        }
-        found = [_ours(column, problem, statistic, arms, trials, objective) for column in columns]
-        best = max((sample.mean for sample in found if sample), default=None)
-        cells = [
-            Cell(
-                figure(sample) if sample else "–",
-                sample.n if sample else 0,
-                f"{values[column]:.2f}",
-                sample is not None and sample.mean == best,
-            )
-            for column, sample in zip(columns, found, strict=True)
+    def _table(self, name: str, published: Sequence[Baseline]) -> PaperTable:
+        columns = list(dict.fromkeys((row.method, row.weight_decay) for row in published))
+        methods = [method for method, _ in columns]
+        head = [
+            f"{method} {decay:.0e}".replace("e-0", "e-") if methods.count(method) > 1 else method
+            for method, decay in columns
         ]
-        rows.append((f"{problem[2]:g}, {statistic}", cells))
-    trained = dict.fromkeys(f"{row.dataset}, {row.model}" for row in published)
-    return PaperTable(f"Table {name} of the paper: {'; '.join(trained)}", head, rows)
+        rows = []
+        for condition in self.conditions:
+            like = [row for row in published if row.problem == problem(condition)]
+            for statistic in dict.fromkeys(row.statistic for row in like):
+                values = {
+                    (row.method, row.weight_decay): row.value
+                    for row in like
+                    if row.statistic == statistic
+                }
+                cells = self._cells(condition, statistic, values)
+                rows.append((_title(condition, statistic), cells))
+        trained = dict.fromkeys(f"{row.dataset}, {row.model}" for row in published)
+        return PaperTable(f"Table {name} of the paper: {'; '.join(trained)}", head, rows)
+
+    def _cells(
+        self, condition: Mapping[str, Any], statistic: str, values: Mapping[Column, float]
+    ) -> list[Cell]:
+        fresh = any(arm.is_fresh for arm in self.arms if arm.condition == condition)
+        found = [(*self._ours(column, condition, statistic), values[column]) for column in values]
+        best = max((s.mean for s, is_fresh, _ in found if s and is_fresh == fresh), default=None)
+        return [
+            Cell(
+                words.figure(sample) if sample else "–",
+                sample.n if sample else 0,
+                sample is not None and fresh and not is_fresh,
+                f"{paper:.2f}",
+                sample is not None and is_fresh == fresh and sample.mean == best,
+            )
+            for sample, is_fresh, paper in found
+        ]
+
+    def _ours(
+        self, column: Column, condition: Mapping[str, Any], statistic: str
+    ) -> tuple[Sample | None, bool]:
+        """Of the selected arm with that method and weight decay, else of the search's best trial;
+        and whether its seeds are fresh."""
+        for arm in self.arms:
+            if (arm.method, arm.config["weight_decay"]) == column and arm.condition == condition:
+                return _by(statistic, arm.samples), arm.is_fresh
+        alike = [
+            trial
+            for trial in self.trials
+            if trial.condition == condition
+            and (method_of(trial.runs[0].config), trial.runs[0].config["weight_decay"]) == column
+        ]
+        best = max(alike, key=lambda trial: trial.value or 0.0, default=None)
+        return (None if best is None else _by(statistic, samples(best, "max"))), False
 
 
-def _ours(
-    column: Column,
-    problem: Problem,
-    statistic: str,
-    arms: Sequence[Arm],
-    trials: Sequence[TrialRow],
-    objective: str,
-) -> Sample | None:
-    """The selected arm with that method and weight decay, else the best trial of the search."""
-    method, decay = column
-    for arm in arms:
-        like = (arm.method, arm.config["weight_decay"], problem_of(arm.condition))
-        if like == (method, decay, problem) and statistic in arm.samples:
-            return arm.samples[statistic]
-    alike = [
-        trial
-        for trial in trials
-        if trial.state == "complete" and trial.confirms is None
-        if problem_of(trial.condition) == problem
-        if method_of(trial.runs[0].config) == method
-        and trial.runs[0].config["weight_decay"] == decay
-    ]
-    best = max(alike, key=lambda trial: trial.value or 0.0, default=None)
-    return None if best is None else samples(best, objective).get(statistic)
+def _by(statistic: str, samples: Mapping[str, Sample]) -> Sample | None:
+    """What stands beside the paper's figure by that statistic."""
+    return next((s for name, s in samples.items() if IN_PAPER[name] == statistic), None)
+
+
+def _title(condition: Mapping[str, Any], statistic: str) -> str:
+    rest = {k: v for k, v in condition.items() if k not in ("dataset", "model", "fraction")}
+    others = [f"{key} {value}" for key, value in rest.items()]
+    return ", ".join([f"{condition['fraction']:g}", *others, statistic])

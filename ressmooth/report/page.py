@@ -4,17 +4,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from ressmooth import __version__
-from ressmooth.compare import Arm, Comparison, arms, compare, leading, problem
+from ressmooth import __version__, paper, phrases
+from ressmooth.arms import Arm, arms_of, problem
+from ressmooth.compare import Comparison, compare, leading
 from ressmooth.paper import Baseline
-from ressmooth.phrases import count, duration, settings
+from ressmooth.phrases import duration, settings
 from ressmooth.report import cost, figures, method, style, tables, words
 from ressmooth.report.figures import Panel
-from ressmooth.report.layout import PaperTable, paper_tables
+from ressmooth.report.layout import Layout, PaperTable
 from ressmooth.report.tables import Sheet
 from ressmooth.spec import StudySpec
 from ressmooth.store import EpochRow, RunRow, Store, StudyRow, TrialRow
@@ -29,13 +31,20 @@ class Section:
     panels: list[Panel]
 
 
+@dataclass(frozen=True)
+class Drawn:
+    name: str  # of its file
+    caption: str
+    svg: str
+
+
 class Report:
     """What is shown of a study, read from the Store."""
 
     def __init__(self, store: Store, study: StudyRow) -> None:
         self.study, self.spec = study, StudySpec.from_dict(study.spec)
         self.trials: list[TrialRow] = store.trials(study.id)
-        self.arms: list[Arm] = arms(study, store.winners(study.id))
+        self.arms: list[Arm] = arms_of(study, store.winners(study.id))
         trained = [problem(trial.condition) for trial in self.trials]
         self.published: list[Baseline] = store.baselines(trained)
         self.comparisons: list[Comparison] = compare(self.arms, self.published)
@@ -50,7 +59,11 @@ class Report:
     def verdicts(self) -> list[str]:
         """By the statistic that selects; the others are in the tables."""
         found = tables.said(leading(self.comparisons))
-        return found or ["No arm was compared with SGD: the study has no complete SGD arm."]
+        if found:
+            return found
+        has_sgd = any(arm.method == "sgd" for arm in self.arms)
+        missing = "no other arm is complete beside it" if has_sgd else "no SGD arm is complete"
+        return [f"Nothing was compared with SGD: {missing}."]
 
     @property
     def notes(self) -> list[str]:
@@ -58,8 +71,7 @@ class Report:
 
     @property
     def paper_tables(self) -> list[PaperTable]:
-        objective = self.spec.search.objective
-        return list(paper_tables(self.published, self.arms, self.trials, objective))
+        return list(Layout(self.published, self.arms, self.trials).tables())
 
     @property
     def sheets(self) -> list[Sheet]:
@@ -103,9 +115,8 @@ class Report:
         runs = [run for trial in self.trials for run in trial.runs]
         states = Counter(run.state for run in runs)
         trained = sum(run.seconds or 0.0 for run in runs)
-        where = Counter(
-            f"{run.device}, {count(run.threads or 0, 'thread')}" for run in runs if run.device
-        )
+        used = [(run.device, run.threads or 0) for run in runs if run.device]
+        where = Counter(f"{device}, {phrases.count(threads, 'thread')}" for device, threads in used)
         commits = sorted({run.git_commit for run in runs if run.git_commit})
         versions = dict.fromkeys(
             f"{name} {version}" for run in runs for name, version in (run.versions or {}).items()
@@ -113,7 +124,7 @@ class Report:
         facts = [
             ", ".join(f"{number} runs {state}" for state, number in states.items()),
             f"{duration(trained)} of training on {'; '.join(where) or 'nothing yet'}",
-            f"{count(self.spec.seeds, 'seed')} per trial"
+            f"{phrases.count(self.spec.seeds, 'seed')} per trial"
             + (f", {self.spec.confirm} fresh ones to confirm" if self.spec.confirm else ""),
             ", ".join(versions),
             f"code {', '.join(commits)}" if commits else "",
@@ -176,15 +187,21 @@ def _accuracies(run: RunRow) -> tuple[float | None, ...]:
     return run.max_acc, run.mean_acc, run.test_acc
 
 
+def _draw(panel: Panel, number: int, directory: Path) -> Drawn:
+    name = f"{number:02d}-{panel.name[:60]}"  # names of arms may be long, and much alike
+    figure = style.picture(panel.draw)
+    style.save(figure, directory / "figures" / f"{name}.png")
+    return Drawn(name, panel.caption, style.inline_svg(figure, name))
+
+
 def write(report: Report, directory: Path) -> None:
     """index.html, report.md, figures/*.png, comparison.csv and .json."""
     (directory / "figures").mkdir(parents=True, exist_ok=True)
-    sections, drawn = list(report.sections()), {}
-    for section in sections:
-        for panel in section.panels:
-            figure = style.picture(panel.draw)
-            style.save(figure, directory / "figures" / f"{panel.name}.png")
-            drawn[panel.name] = style.inline_svg(figure, panel.name)
+    numbers = count(1)
+    sections = [
+        (section, [_draw(panel, next(numbers), directory) for panel in section.panels])
+        for section in report.sections()
+    ]
     pages = Environment(
         loader=PackageLoader("ressmooth.report", "."),
         autoescape=select_autoescape(["html"]),
@@ -193,7 +210,8 @@ def write(report: Report, directory: Path) -> None:
     )
     pages.filters["markdown"] = tables.markdown_table
     for template, name in (("page.html", "index.html"), ("page.md", "report.md")):
-        text = pages.get_template(template).render(report=report, sections=sections, svg=drawn)
+        page = pages.get_template(template)
+        text = page.render(report=report, sections=sections, paper_runs=paper.SEEDS)
         (directory / name).write_text(text.rstrip() + "\n")
     (directory / "comparison.csv").write_text(tables.as_csv(report.comparisons) + "\n")
     (directory / "comparison.json").write_text(tables.as_json(report.comparisons) + "\n")

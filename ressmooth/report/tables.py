@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ressmooth.compare import Arm, Comparison, Line, leading
+from ressmooth.arms import searched
+from ressmooth.compare import Comparison, Line, leading
 from ressmooth.phrases import settings
 from ressmooth.report import words
 
@@ -48,8 +49,8 @@ def ours(comparison: Comparison) -> Sheet:
     head += ["− SGD", "95 % interval", "p"]
     rows = [
         [
-            _name(line.arm, comparison),
-            _configuration(line.arm),
+            line.arm.label,
+            settings(searched(line.arm)) or "–",
             str(line.arm.tried),
             str(line.sample.n),
             words.figure(line.sample),
@@ -66,7 +67,7 @@ def beside_paper(comparison: Comparison) -> Sheet:
     head = ["arm", comparison.statistic, "paper", "ours − paper", "− SGD", "paper's − SGD"]
     rows = [
         [
-            _name(line.arm, comparison),
+            line.arm.label,
             words.figure(line.sample),
             "–" if line.paper is None else f"{line.paper:.2f}",
             words.signed(line.from_paper),
@@ -91,16 +92,6 @@ def _difference(line: Line) -> list[str]:
 def _title(comparison: Comparison) -> str:
     studies = " + ".join(dict.fromkeys(line.arm.study for line in comparison.lines))
     return f"{studies}: {comparison.statistic} accuracy in %, {words.problem(comparison.condition)}"
-
-
-def _name(arm: Arm, comparison: Comparison) -> str:
-    several = len({line.arm.study for line in comparison.lines}) > 1
-    return f"{arm.study}: {arm.name}" if several else arm.name
-
-
-def _configuration(arm: Arm) -> str:
-    """What was selected; what all arms share is in the title."""
-    return settings({key: v for key, v in arm.params.items() if key not in arm.condition}) or "–"
 
 
 def _best(comparison: Comparison) -> int:
@@ -217,7 +208,7 @@ def records(comparison: Comparison) -> Iterator[dict[str, Any]]:
             "statistic": comparison.statistic,
             "configuration": arm.params,
             "tried": arm.tried,
-            "confirmed": arm.is_confirmed,
+            "fresh": arm.is_fresh,
             "trial": arm.trial,
             "runs": list(arm.runs),
             "values": line.sample.values,

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from ressmooth.compare import Arm, Comparison
+from ressmooth.arms import Arm
+from ressmooth.compare import Comparison
 from ressmooth.phrases import duration, settings
 from ressmooth.report import tables
 from ressmooth.store import StudyRow, TrialRow

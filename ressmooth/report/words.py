@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ressmooth.compare import Arm, Comparison, Line, deviations, nearest, unlike
+from ressmooth.arms import Arm, searched
+from ressmooth.compare import Comparison, Line, deviations, nearest, unlike
 from ressmooth.inference import MOST_SEEDS, Difference, Interval, Sample
 from ressmooth.phrases import count, settings
 
@@ -124,74 +125,79 @@ def _agreement(line: Line) -> str:
 
 def ranking(comparison: Comparison) -> list[str]:
     """Which of several readings of the paper comes nearest to its figures."""
-    rivals = nearest(comparison)
-    if not rivals:
-        return []
+    return [_nearest(rivals, comparison.statistic) for rivals in nearest(comparison)]
+
+
+def _nearest(rivals: Sequence[tuple[Line, float]], statistic: str) -> str:
     line, distance = rivals[0]
     assert line.baseline is not None
     lone = "" if min(each.sample.n for each, _ in rivals) > 1 else ", with one seed a hint only"
-    others = "; ".join(f"{rival.arm.name} {far:.2f}" for rival, far in rivals[1:])
-    return [
-        f"By {comparison.statistic}, the reading nearest to the paper is {line.arm.name} with "
-        f"{line.baseline.name}: {distance:.2f} points off on average{lone} (then: {others})."
-    ]
+    others = "; ".join(f"{rival.arm.label} {far:.2f}" for rival, far in rivals[1:])
+    return (
+        f"By {statistic}, the reading of {line.arm.method} nearest to the paper is "
+        f"{line.arm.label} with {line.baseline.label}: {distance:.2f} points off on average{lone} "
+        f"(then: {others})."
+    )
 
 
 def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str]:
     """What a reader must know to believe the figures no more than they deserve."""
     lines = [line for comparison in comparisons for line in comparison.lines]
-    arms = list({(arm.study, arm.name, arm.trial): arm for arm in (x.arm for x in lines)}.values())
+    arms = list({line.arm.trial: line.arm for line in lines}.values())
     found = [SELECTION[each] for each in dict.fromkeys(arm.config["selection"] for arm in arms)]
     found += _freshness(arms)
     found += [
-        f"{arm.name}: {count(arm.failed, 'seed')} failed and {_is(arm.failed)} not in its figures."
+        f"{arm.label} on {problem(arm.condition)}: {count(arm.failed, 'seed')} failed and "
+        f"{_is(arm.failed)} not in its figures."
         for arm in arms
         if arm.failed
     ]
-    if any(comparison.tested for comparison in comparisons):
+    tested = [line for line in lines if line.difference is not None]
+    if tested:
         found.append(
             "Intervals are 95 %; those of differences and their p are corrected for the number "
             "of arms compared with SGD (Bonferroni)."
         )
-    tested = [line for line in lines if line.difference and line.difference.p is not None]
-    if any(line.sample.n < 3 for line in tested):
+    if any(line.difference and line.difference.p and line.sample.n < 3 for line in tested):
         found.append("A test of two seeds leans wholly on their being normally distributed.")
-    confounded = {
-        (line.arm.name, line.baseline.name): unlike(line.arm, line.baseline)
-        for line in lines
-        if line.baseline and unlike(line.arm, line.baseline)
-    }
-    for (arm, sgd), keys in confounded.items():
-        found.append(f"{arm} differs from {sgd} also in {', '.join(keys)}.")
+    found += dict.fromkeys(
+        f"{line.arm.label} differs from {line.baseline.label} also in {', '.join(keys)}."
+        for line in tested
+        if line.baseline and (keys := unlike(line.arm, line.baseline))
+    )
     return found + (_paper_notes(lines) if against_paper else [])
 
 
 def _freshness(arms: Sequence[Arm]) -> list[str]:
-    chosen = [arm for arm in arms if arm.tried > 1]
-    fresh = [arm for arm in arms if arm.is_confirmed]
-    stale = [arm for arm in chosen if not arm.is_confirmed]
-    if stale:
-        who = "Each configuration was" if not fresh else f"{_names(stale)}:"
-        return [
-            f"{who} selected by the seeds shown, which flatters it; confirm = N in the study file "
-            "trains what was selected with N fresh seeds."
-        ]
-    return ["The seeds shown are fresh: they selected nothing."] if fresh else []
+    """Did the seeds that are shown select what they show?"""
+    stale = [arm for arm in arms if arm.tried > 1 and not arm.is_fresh]
+    if not stale:
+        fresh = any(arm.is_fresh for arm in arms)
+        return ["The seeds shown are fresh: they selected nothing."] if fresh else []
+    found = [f"{_names(stale)}: selected by the seeds shown, which flatters."]
+    lost = [arm for arm in arms if arm.confirmation == "failed"]
+    if lost:
+        found.append(f"{_names(lost)}: every fresh seed failed, so no arm is shown by them.")
+    elif any(arm.confirmation == "unfinished" for arm in arms):
+        found.append("The fresh seeds that are to confirm them are not all trained yet.")
+    elif all(arm.confirmation == "none" for arm in arms):
+        found.append("confirm = N in the study file trains what was selected with N fresh seeds.")
+    return found
 
 
 def _paper_notes(lines: Sequence[Line]) -> list[str]:
-    known = [line.arm for line in lines if line.paper is not None]
+    known = [line for line in lines if line.published is not None]
     if not known:
         return ["The paper has no figures for this."]
     found = []
-    if any("test" in arm.samples for arm in known):
+    if any("test" in line.arm.samples for line in known):
         found.append(
             "Test accuracy stands beside the paper's mean: its max was chosen by the test set."
         )
     away = {
         f"{key} {_number(ours)} (paper {_number(paper)})"
-        for arm in known
-        for key, (ours, paper) in deviations(arm).items()
+        for line in known
+        for key, (ours, paper) in deviations(line).items()
     }
     if away:
         found.append(f"Not the paper's protocol: {', '.join(sorted(away))}.")
@@ -199,8 +205,8 @@ def _paper_notes(lines: Sequence[Line]) -> list[str]:
 
 
 def _named(arm: Arm) -> str:
-    searched = {key: value for key, value in arm.params.items() if key not in arm.condition}
-    return arm.name + (f" ({settings(searched)})" if searched else "")
+    selected = settings(searched(arm))
+    return arm.label + (f" ({selected})" if selected else "")
 
 
 def _counted(sample: Sample) -> str:
@@ -225,4 +231,4 @@ def _are(number: int, what: str) -> str:
 
 
 def _names(arms: Iterable[Arm]) -> str:
-    return ", ".join(arm.name for arm in arms)
+    return ", ".join(dict.fromkeys(arm.label for arm in arms))

@@ -256,7 +256,12 @@ class _Reader:
         for name in tables:
             if not NAME.fullmatch(name):
                 self.mistakes.add(("arms", name), NAME_RULE)
-        return {name: self.reader.arm(name, table, grid) for name, table in tables.items()}
+        arms = {name: self.reader.arm(name, table, grid) for name, table in tables.items()}
+        for name, arm in arms.items():
+            for key in arm.space.keys() & set(PROBLEM):
+                rule = "is the problem, not to be searched: give one value or { grid = [...] }"
+                self.mistakes.add(("arms", name, key), rule)
+        return arms
 
     def check_sampler(self, search: Search, arms: dict[str, Arm]) -> None:
         sampled = [(name, key) for name, arm in arms.items() for key in arm.space]

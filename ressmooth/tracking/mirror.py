@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ressmooth import compare, places
+from ressmooth.arms import arms_of
 from ressmooth.errors import RessmoothError, TrackingError
 from ressmooth.store.rows import TERMINAL, EpochRow, OutboxRow, RunRow, StudyRow, TrialRow
 from ressmooth.tracking import artifacts, points
@@ -132,7 +133,7 @@ class Mirror:
 
     def _show_study(self, store: "Store", study: StudyRow) -> None:
         trials = store.trials(study.id)
-        arms = compare.arms(study, store.winners(study.id))
+        arms = arms_of(study, store.winners(study.id))
         comparisons = compare.compare_arms(store, arms)
         with TemporaryDirectory() as directory:
             artifacts.write_study(Path(directory), study, trials, comparisons)

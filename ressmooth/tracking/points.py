@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from ressmooth.compare import Arm
+from ressmooth.arms import Arm
 from ressmooth.phrases import settings
 from ressmooth.store.recording import METRICS
 from ressmooth.store.rows import EpochRow, RunRow, TrialRow
