@@ -167,6 +167,16 @@ def test_the_grid_sampler_samples_nothing(tmp_path):
     ]
 
 
+def test_the_problem_is_not_to_be_searched(tmp_path):
+    search = "sampler = 'tpe'\ntrials = 2"
+    arm = "fraction = { low = 0.1, high = 1.0 }\nmodel = { choices = ['small', 'resnet20'] }"
+    rule = "is the problem, not to be searched: give one value or { grid = [...] }"
+    assert mistakes(tmp_path, text(arm=arm, search=search)) == [
+        f"arms.a.fraction = {{'low': 0.1, 'high': 1.0}}: {rule}",
+        f"arms.a.model = {{'choices': ['small', 'resnet20']}}: {rule}",
+    ]
+
+
 def test_sampling_needs_an_end(tmp_path):
     arm = "b = { low = 1, high = 2 }"
     assert mistakes(tmp_path, text(search='sampler = "tpe"', arm=arm)) == [

@@ -77,7 +77,7 @@ def test_a_gain_is_told_with_its_evidence_and_the_papers(compared):
 
 def test_the_undecided_is_told_with_what_would_decide_it(compared):
     sentence = words.verdict(compared[0].lines[2], compared[0])
-    assert "undecided; not even 500 more seeds per arm would decide it" in sentence
+    assert "if that is the true difference, not even 500 more seeds per arm would" in sentence
     assert sentence.endswith("the paper reports +0.39.")
 
 

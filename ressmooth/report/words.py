@@ -6,13 +6,14 @@ from typing import Any
 
 from ressmooth.arms import Arm, searched
 from ressmooth.compare import Comparison, Line, deviations, nearest, unlike
-from ressmooth.inference import MOST_SEEDS, Difference, Interval, Sample
+from ressmooth.inference import Difference, Interval, Sample
 from ressmooth.phrases import count, settings
 
 SELECTION = {
     "paper": "Validation is the test set, as in the paper: that flatters whatever it selects.",
     "holdout": "A tenth of the training set selected; the test set, read at the end, did not.",
 }
+MANY = 500  # seeds that nobody would train
 STATISTIC = {
     "max": "the best epoch's accuracy",
     "mean": "the mean accuracy over the last tenth of the epochs",
@@ -41,7 +42,7 @@ def signed(points: float | None) -> str:
 def between(interval: Interval | None, *, signs: bool = False) -> str:
     if interval is None:
         return "–"
-    low, high = (signed(end) if signs else f"{end:.2f}" for end in interval)
+    low, high = (signed(end) if signs else f"{min(end, 100.0):.2f}" for end in interval)
     return f"{low} to {high}"
 
 
@@ -98,17 +99,15 @@ def _finding(tested: Difference, comparisons: int) -> str:
         return f"a {what} of {abs(tested.mean):.2f} points {evidence}"
     return (
         f"a difference of {signed(tested.mean)} points {evidence}, undecided; "
-        f"{more_seeds(tested)} would decide it"
+        f"if that is the true difference, {_more_seeds(tested)} decide it"
     )
 
 
-def more_seeds(tested: Difference) -> str:
-    """How many more would give an 80 % chance, if the difference is what it seems."""
-    if tested.more_seeds is None:
-        return ""
-    if tested.more_seeds >= MOST_SEEDS // 2:
-        return f"not even {MOST_SEEDS // 2} more seeds per arm"
-    return f"about {count(tested.more_seeds, 'more seed')} per arm"
+def _more_seeds(tested: Difference) -> str:
+    assert tested.more_seeds is not None
+    if tested.more_seeds >= MANY:
+        return f"not even {MANY} more seeds per arm would"
+    return f"about {count(tested.more_seeds, 'more seed')} per arm would"
 
 
 def _agreement(line: Line) -> str:

@@ -258,7 +258,7 @@ class _Reader:
                 self.mistakes.add(("arms", name), NAME_RULE)
         arms = {name: self.reader.arm(name, table, grid) for name, table in tables.items()}
         for name, arm in arms.items():
-            for key in arm.space.keys() & set(PROBLEM):
+            for key in (key for key in PROBLEM if key in arm.space):
                 rule = "is the problem, not to be searched: give one value or { grid = [...] }"
                 self.mistakes.add(("arms", name, key), rule)
         return arms
