@@ -181,9 +181,9 @@ def test_a_failed_fresh_seed_is_counted(store):
         failing = config["seed"] == 10_001 and config["method"] == "smoothing"
         return None if failing else gain(1.0)(config)
 
-    (table, _) = compared(store, one_diverges, confirm=3)
+    (table, _) = compared(store, one_diverges, confirm=4)
     laplace = table.lines[1]
-    assert (laplace.arm.failed, laplace.sample.n) == (1, 2)
+    assert (laplace.arm.failed, laplace.sample.n) == (1, 3)
     assert laplace.difference.test == "Welch"  # no longer the same seeds
 
 

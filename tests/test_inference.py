@@ -38,7 +38,7 @@ def test_equal_seeds_have_no_interval_either():
 
 
 @pytest.mark.parametrize("comparisons", [1, 4])
-@pytest.mark.parametrize("n", [2, 5, 20])
+@pytest.mark.parametrize("n", [3, 5, 20])
 def test_the_same_seeds_are_paired_as_in_scipy(n, comparisons):
     generator = np.random.default_rng(n)
     base = generator.normal(90, 1.0, n)
@@ -52,7 +52,7 @@ def test_the_same_seeds_are_paired_as_in_scipy(n, comparisons):
     assert found.interval == pytest.approx((interval.low, interval.high))
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (5, 5), (3, 12)])
+@pytest.mark.parametrize("sizes", [(3, 3), (5, 5), (3, 12)])
 def test_other_seeds_are_tested_by_welch_as_in_scipy(sizes):
     generator = np.random.default_rng(sum(sizes))
     ours, base = generator.normal(90.5, 0.2, sizes[0]), generator.normal(90, 0.6, sizes[1])
@@ -77,10 +77,11 @@ def test_a_paired_difference_by_hand():
     [
         ((91.0,), (90.0,)),
         ((91.0,), (90.0, 90.1)),
-        ((91.0, 91.5), (90.0, 90.5)),  # the difference is 1 both times
-        ((90.3, 91.3), (90.3 - 0.28, 91.3 - 0.28)),  # and here too, up to rounding
+        ((91.0, 91.6), (90.0, 90.5)),
+        ((91.0, 91.5, 92.0), (90.0, 90.5, 91.0)),  # the difference is 1 each time
+        ((90.3, 91.3, 91.9), (90.3 - 0.28, 91.3 - 0.28, 91.9 - 0.28)),  # here too, up to rounding
     ],
-    ids=["one seed each", "one seed", "no spread", "no spread but rounding"],
+    ids=["one seed each", "one seed", "two seeds", "no spread", "no spread but rounding"],
 )
 def test_too_little_to_judge_by_is_never_certain(ours, base):
     found = difference(sample(*ours), sample(*base))
@@ -110,7 +111,7 @@ def test_so_many_seeds_decide_four_times_in_five(effect, level):
 
 def test_no_difference_is_never_decided():
     assert seeds_to_decide(0.0, 1, 0.05) == MOST_SEEDS
-    assert seeds_to_decide(100.0, 1, 0.05) == 2
+    assert seeds_to_decide(100.0, 1, 0.05) == 3
     found = difference(sample(90.0, 91.0, 92.0), sample(92.0, 91.0, 90.0))
     assert (found.mean, found.more_seeds) == (0.0, MOST_SEEDS - 3)
 

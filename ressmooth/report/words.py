@@ -6,7 +6,7 @@ from typing import Any
 
 from ressmooth.arms import Arm, searched
 from ressmooth.compare import Comparison, Line, deviations, nearest, unlike
-from ressmooth.inference import Difference, Interval, Sample
+from ressmooth.inference import FEWEST, Difference, Interval, Sample
 from ressmooth.phrases import count, settings
 
 SELECTION = {
@@ -87,7 +87,7 @@ def _finding(tested: Difference, comparisons: int) -> str:
     if tested.p is None:
         return (
             f"a difference of {signed(tested.mean)} points, which so few seeds cannot tell from "
-            "chance; at least two of each, and not all alike, are needed"
+            f"chance; at least {FEWEST} of each, and not all alike, are needed"
         )
     corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
     evidence = (
@@ -152,13 +152,11 @@ def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str
         if arm.failed
     ]
     tested = [line for line in lines if line.difference is not None]
-    if tested:
+    if any(line.difference and line.difference.p is not None for line in tested):
         found.append(
             "Intervals are 95 %; those of differences and their p are corrected for the number "
             "of arms compared with SGD (Bonferroni)."
         )
-    if any(line.difference and line.difference.p and line.sample.n < 3 for line in tested):
-        found.append("A test of two seeds leans wholly on their being normally distributed.")
     found += dict.fromkeys(
         f"{line.arm.label} differs from {line.baseline.label} also in {', '.join(keys)}."
         for line in tested
