@@ -38,6 +38,11 @@ class Arm:
     def statistics(self) -> list[str]:
         return list(self.samples)
 
+    @property
+    def leading(self) -> Sample:
+        """By the statistic that selects."""
+        return next(iter(self.samples.values()))
+
 
 def arms_of(study: StudyRow, winners: Sequence[Winner]) -> list[Arm]:
     """The arms of a study that have a complete trial, in the order of the study.

@@ -59,7 +59,7 @@ class Difference:
     test: str | None = None  # paired | Welch; None if there is too little for any
     interval: Interval | None = None
     p: float | None = None
-    more_seeds: int | None = None  # per arm; None if decided, or if the spread is not known
+    more_seeds: int | None = None  # per arm; None if decided, not known, or beyond MOST_SEEDS
 
     @property
     def is_decided(self) -> bool:
@@ -82,9 +82,8 @@ def difference(ours: Sample, baseline: Sample, comparisons: int = 1) -> Differen
     level = LEVEL / comparisons
     p = min(1.0, comparisons * 2 * float(stdtr(freedom, -abs(mean) / error)))
     seeds = min(ours.n, baseline.n)
-    more = None
-    if p >= LEVEL:
-        more = seeds_to_decide(abs(mean) / spread, freedom / (seeds - 1), level) - seeds
+    needed = seeds_to_decide(abs(mean) / spread, freedom / (seeds - 1), level)
+    more = needed - seeds if p >= LEVEL and needed < MOST_SEEDS else None
     return Difference(
         mean,
         "paired" if paired else "Welch",

@@ -6,10 +6,11 @@ from statistics import fmean
 from rich.table import Table
 
 from ressmooth.errors import RessmoothError
-from ressmooth.phrases import duration
+from ressmooth.phrases import count, duration
 from ressmooth.report.tables import rendered
 from ressmooth.spec import StudySpec
-from ressmooth.store import Store, default_url
+from ressmooth.store import Store, default_url, refuse_another
+from ressmooth.store.rows import TERMINAL
 
 
 def describe(spec: StudySpec, place: str, workers: int, home: Path) -> str:
@@ -24,12 +25,32 @@ def describe(spec: StudySpec, place: str, workers: int, home: Path) -> str:
         table.add_row(arm, what, str(trials), str(runs), str(epochs))
     runs, epochs = sum(row[3] for row in rows), sum(row[4] for row in rows)
     table.add_row("all", "", str(sum(row[2] for row in rows)), str(runs), str(epochs), style="bold")
-    rounds = -(-runs // workers) if runs else 0
+    done = _done(spec, home)
+    left = max(0, runs - done)
     at_most = "" if spec.search.pruner == "none" else "at most "
+    before = f", {done} of them done," if done else ""
     return (
-        f"{rendered(table)}{place}: {at_most}{runs} runs in about {rounds} rounds.\n"
-        f"{_estimate(spec, workers, home)}"
+        f"{rendered(table)}{place}: {at_most}{count(runs, 'run')}{before} in about "
+        f"{count(-(-left // workers), 'round')}.\n"
+        f"{_estimate(spec, workers, home, left / runs if runs else 1.0)}"
     )
+
+
+def _done(spec: StudySpec, home: Path) -> int:
+    """Runs that are recorded; a study of that name with other settings is refused, as at launch."""
+    try:
+        store = Store(default_url(home))
+    except RessmoothError:
+        return 0
+    try:
+        recorded = store.study(spec.name)
+        if recorded is None:
+            return 0
+        refuse_another(recorded.spec, spec)
+        runs = [run for trial in store.trials(recorded.id) for run in trial.runs]
+        return sum(run.state in TERMINAL for run in runs)
+    finally:
+        store.close()
 
 
 def _row(spec: StudySpec, arm: str) -> tuple[str, str, int, int, int]:
@@ -46,11 +67,17 @@ def _row(spec: StudySpec, arm: str) -> tuple[str, str, int, int, int]:
 def _confirmation(spec: StudySpec) -> tuple[str, str, int, int, int]:
     trials, seeds = len(spec.confirming), spec.confirm
     epochs = sum(example.epochs for example in spec.confirming) * seeds
-    return "confirm", f"what was chosen, {seeds} fresh seeds", trials, trials * seeds, epochs
+    return (
+        "confirm",
+        f"what was chosen, {count(seeds, 'fresh seed')}",
+        trials,
+        trials * seeds,
+        epochs,
+    )
 
 
-def _estimate(spec: StudySpec, workers: int, home: Path) -> str:
-    """Time from recorded epochs of like runs; opening a store must not create one."""
+def _estimate(spec: StudySpec, workers: int, home: Path, share: float) -> str:
+    """Time of a share of the runs, from recorded epochs; opening a store must not create one."""
     budget = f"Stops after {spec.search.hours:g} h. " if spec.search.hours else ""
     unknown = f"{budget}No like run is recorded yet, so the time is not known."
     try:
@@ -69,4 +96,5 @@ def _estimate(spec: StudySpec, workers: int, home: Path) -> str:
             return unknown
         total += seconds * config["epochs"] * number
     store.close()
-    return f"{budget}About {duration(total / workers)}, from recorded epochs of like runs."
+    expected = duration(total * share / workers)
+    return f"{budget}About {expected}, from recorded epochs of like runs."

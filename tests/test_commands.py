@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing
 
+import build
 import pytest
 from click.testing import CliRunner
 
@@ -203,14 +204,50 @@ def test_what_lies_in_the_reports_directory_stays_there(home, tmp_path, monkeypa
 
 @pytest.mark.parametrize("command", [["report", "tiny"], ["plot", "sigmoid"]])
 def test_what_cannot_be_written_costs_a_line(home, tmp_path, command):
-    """A file where a directory is wanted, and a directory where a file is."""
+    """A file where a directory is wanted, and a directory where a file is: exit 6 is for disks."""
     (tmp_path / "x.png").mkdir()
     (tmp_path / "out").write_text("a file")
     out = tmp_path / ("out" if command[0] == "report" else "x.png")
     options = ["--home", str(home)] if command[0] == "report" else []
     result = CliRunner().invoke(main, [*command, "--out", str(out), *options])
-    assert result.exit_code == 6, result.output
-    assert f"error: Cannot write {out}: " in result.output
+    assert result.exit_code == 2, result.output
+    assert f"error: --out {out}: " in result.output
+
+
+def test_figures_of_an_older_report_do_not_stay(home, tmp_path):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "07-old.png").write_bytes(b"old")
+    (tmp_path / "figures" / "mine.png").write_bytes(b"mine")
+    assert run("report", "tiny", "--out", str(tmp_path), home=home).exit_code == 0
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert "07-old.png" not in names and "mine.png" in names
+
+
+def test_a_study_with_nothing_to_compare_is_named(home):
+    store = open_store(default_url(home))
+    store.open_study(build.study({"sgd": {"method": "mse"}}, name="never"), "")
+    store.close()
+    result = run("compare", "never", "tiny", home=home)
+    assert result.exit_code == 0 and "sgd" in result.output
+    assert "warning: never: no trial is complete yet, left out" in result.output
+    result = run("compare", "never", home=home)
+    assert result.exit_code == 2 and "never: nothing to compare yet" in result.output
+
+
+def test_a_dry_run_knows_what_is_done_and_refuses_what_a_launch_would(home):
+    command = [sys.executable, "-m", "ressmooth.study", str(home / "tiny.toml"), "--dry-run"]
+
+    def plan(*options):
+        given = [*command, "--home", str(home), *options]
+        return subprocess.run(given, capture_output=True, text=True)
+
+    with closing(sqlite3.connect(home / "results.db")) as connection:
+        (done,) = connection.execute(
+            "SELECT count(*) FROM run WHERE state IN ('complete', 'failed')"
+        ).fetchone()
+    assert f": 2 runs, {done} of them done, in about {2 - done} round" in plan().stdout
+    other = plan("--set", "epochs=5")
+    assert other.returncode == 2 and "epochs was 2, is 5" in other.stderr
 
 
 def test_plot_refuses_what_it_cannot_draw(tmp_path):

@@ -28,6 +28,7 @@ ARMS = {
     "laplace": {**SMOOTHING, "b": {"grid": [0.9, 1.3]}, "alpha": {"grid": [0.5, 1.0]}},
     "logistic": {**SMOOTHING, "distribution": "logistic", "b": 0.5},
 }
+NUMBERS = {"sgd": 0, "laplace": 1, "logistic": 2}
 WIGGLE = [0.0, 0.4, -0.2, 0.3, -0.5]
 
 
@@ -72,12 +73,12 @@ def test_a_gain_is_told_with_its_evidence_and_the_papers(compared):
     assert "89.00 ± 0.37 % (n = 5): a gain" in sentence
     assert re.search(r"a gain of 1\.01 points \(95 % interval \+0\.99 to \+1\.02, p < ", sentence)
     assert "paired t-test, corrected for 2 comparisons" in sentence
-    assert sentence.endswith("in agreement with the paper's +0.33.")
+    assert sentence.endswith("; the paper's ordering holds (the paper reports +0.33).")
 
 
 def test_the_undecided_is_told_with_what_would_decide_it(compared):
     sentence = words.verdict(compared[0].lines[2], compared[0])
-    assert "if that is the true difference, not even 500 more seeds per arm would" in sentence
+    assert "if that is the true difference, not even 1000 seeds per arm would" in sentence
     assert sentence.endswith("the paper reports +0.39.")
 
 
@@ -89,7 +90,7 @@ def test_a_contradiction_is_called_one(store):
     table = compare_studies(store, [study])[0]
     sentence = words.verdict(table.lines[2], table)
     assert "a loss of 2.99 points" in sentence
-    assert sentence.endswith("which contradicts the paper's +0.39.")
+    assert sentence.endswith("the paper's ordering is contradicted (the paper reports +0.39).")
 
 
 def test_one_seed_is_called_too_few(store):
@@ -103,7 +104,8 @@ def test_one_seed_is_called_too_few(store):
 
 def test_all_is_summed_up_in_a_sentence(compared):
     assert words.summary(leading(compared)) == (
-        "Of 2 comparisons with SGD, 1 is a gain, 0 are losses and 1 undecided; the paper's "
+        "By the best epoch's accuracy, of 2 comparisons with SGD 1 is a gain, 0 are losses and "
+        "1 undecided; the paper's "
         "ordering holds in 1, is contradicted in 0 and undecided in 1."
     )
 
@@ -146,6 +148,14 @@ def test_the_notes_say_what_is_not_the_papers(store):
     said = words.notes(found, against_paper=True)
     assert "Not the paper's protocol: batch_size 64 (paper 128), epochs 10 (paper 48)." in said
     assert not any("protocol" in note for note in words.notes(found, against_paper=False))
+
+
+@pytest.mark.parametrize(
+    "points, text",
+    [(None, "–"), (-1.4e-14, "+0.00"), (-0.004, "+0.00"), (0.5, "+0.50"), (-0.5, "−0.50")],
+)
+def test_no_difference_has_no_sign_of_a_loss(points, text):
+    assert words.signed(points) == text
 
 
 @pytest.mark.parametrize(
@@ -271,19 +281,28 @@ def drawn(panel):
 
 
 def test_accuracy_is_drawn_against_b_with_the_baseline(store, study, compared):
-    axes = drawn(figures.accuracy_by_width(compared[0], store.trials(study.id)))
+    axes = drawn(figures.accuracy_by_width(compared[0], store.trials(study.id), NUMBERS))
     (bars,) = axes.containers
     points = bars.lines[0]
     assert sorted(set(points.get_xdata())) == [0.9, 1.3]
     assert max(points.get_ydata()) == pytest.approx(90.008)
+    curve = drawn(figures.learning_curves(*curves_of(store, study), "here", NUMBERS)[0]).lines[1]
+    assert (curve.get_label(), curve.get_color()) == ("laplace", points.get_color())
     levels = [line for line in axes.lines if len(set(line.get_ydata())) == 1]
     assert any(line.get_ydata()[0] == pytest.approx(89.0) for line in levels)
+
+
+def curves_of(store, study):
+    chosen = arms_of(study, store.winners(study.id))
+    return chosen, {run: store.curve(run) for arm in chosen for run in arm.runs}
 
 
 def test_learning_curves_are_means_over_seeds(store, study):
     chosen = arms_of(study, store.winners(study.id))
     curves = {run: store.curve(run) for arm in chosen for run in arm.runs}
-    panels = {p.name.split("-")[1]: p for p in figures.learning_curves(chosen, curves, "here")}
+    panels = {
+        p.name.split("-")[1]: p for p in figures.learning_curves(chosen, curves, "here", NUMBERS)
+    }
     assert set(panels) == {"val_acc", "train_loss", "val_loss"}
     axes = drawn(panels["val_acc"])
     assert [line.get_label() for line in axes.lines] == ["sgd", "laplace", "logistic"]
@@ -295,7 +314,7 @@ def test_learning_curves_are_means_over_seeds(store, study):
 def test_a_band_is_one_standard_deviation(store, study):
     (arm, *_) = arms_of(study, store.winners(study.id))
     curves = {run: store.curve(run) for run in arm.runs}
-    (panel, *_) = figures.learning_curves([arm], curves, "here")
+    (panel, *_) = figures.learning_curves([arm], curves, "here", NUMBERS)
     (band,) = drawn(panel).collections
     heights = band.get_paths()[0].vertices[:, 1]
     last = [curves[run][-1].val_acc for run in arm.runs]
@@ -307,6 +326,16 @@ def test_costs_are_medians_and_ratios_to_sgd(store, study):
     sgd, laplace, _ = Report(store, study).costs
     assert (sgd.runs, sgd.epochs, sgd.seconds) == (10, 20, 30.0)
     assert (sgd.seconds_per_epoch, sgd.ratio, laplace.ratio) == (1.5, 1.0, 1.0)
+
+
+def test_costs_are_kept_apart_by_condition(store):
+    spec = build.study({"sgd": {"method": "mse"}}, name="apart", grid={"fraction": [0.5, 0.25]})
+    report = Report(store, recorded.play(store, spec, accuracy))
+    assert [(cost.problem, cost.runs) for cost in report.costs] == [
+        ("digits (small, fraction 0.5)", 1),
+        ("digits (small, fraction 0.25)", 1),
+    ]
+    assert len(figures.costs(report.costs)) == 3  # all together, and an epoch of each
 
 
 def test_a_search_in_which_nothing_differs_has_no_importances(store):
@@ -330,7 +359,7 @@ def test_both_pictures_of_the_method_are_what_the_loss_computes(tmp_path):
     assert (flat[0] < flat[-1] < 0.25) and flat[100] == pytest.approx(0.125)
     steep = by_alpha.lines[-1]
     assert steep.get_ydata()[-1] == pytest.approx(1 / (1 + np.exp(-16)))
-    laplace, logistic = style.picture(*method.annealings((0.5,), 0.75)).axes
+    laplace, logistic = style.picture(*method.annealings((0.5,), (0.5,))).axes
     x, s = (np.array(values) for values in laplace.lines[0].get_data())
     assert s == pytest.approx(np.exp(-np.abs(x - 0.75) * 10 / 0.5))
     s = np.array(logistic.lines[0].get_ydata())

@@ -1,5 +1,6 @@
 """What is known of studies: listed, compared, reported, exported, tried again."""
 
+import errno
 import shutil
 import sys
 from collections.abc import Iterator
@@ -73,6 +74,9 @@ def compare(
     compared = compare_studies(store, rows)
     if not compared:
         raise ConfigError(f"{', '.join(studies)}: nothing to compare yet, no trial is complete")
+    for row in rows:
+        if not any(line.arm.study == row.name for table in compared for line in table.lines):
+            click.echo(f"warning: {row.name}: no trial is complete yet, left out", err=True)
     compared = only(compared, names, fractions)
     if form == "json":
         click.echo(tables.as_json(compared))
@@ -100,6 +104,8 @@ def report(study: str, out: Path, home: Path) -> None:
     with TemporaryDirectory() as scratch:  # MLflow gets this, and nothing else that is in `out`
         write(made, Path(scratch))
         with _writing(out):
+            for old in out.glob("figures/[0-9][0-9]-*.png"):
+                old.unlink()
             shutil.copytree(scratch, out, dirs_exist_ok=True)
         click.echo(f"wrote {out}/: index.html, report.md, comparison.csv and .json, figures/")
         try:
@@ -113,9 +119,12 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         make_directory(path.absolute().parent)
         yield
-    except (OSError, shutil.Error) as error:
-        reason = getattr(error, "strerror", None) or "; ".join(why for *_, why in error.args[0])
-        raise StorageError(f"Cannot write {path}: {reason}.") from error
+    except shutil.Error as error:  # several files
+        raise ConfigError(f"--out {path}: {error.args[0][0][2]}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(f"Cannot write {path}: {error.strerror}.") from error
+        raise ConfigError(f"--out {path}: {error.strerror}") from error
 
 
 @main.command()

@@ -1,17 +1,24 @@
 """What each arm has cost in time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from ressmooth.arms import Arm
 from ressmooth.phrases import duration
+from ressmooth.report import words
 from ressmooth.store import EpochRow, TrialRow
+
+HEAD = ("arm", "problem", "runs", "epochs", "time", "s per epoch", "ratio to SGD")
 
 
 @dataclass(frozen=True)
 class Cost:
+    """Of an arm under one condition."""
+
     arm: str
+    problem: str
     runs: int
     epochs: int
     seconds: float  # of training, whatever came of it
@@ -22,6 +29,7 @@ class Cost:
     def row(self) -> list[str]:
         return [
             self.arm,
+            self.problem,
             str(self.runs),
             f"{self.epochs:,}",
             duration(self.seconds),
@@ -30,36 +38,42 @@ class Cost:
         ]
 
 
-HEAD = ("arm", "runs", "epochs", "time", "s per epoch", "ratio to SGD")
+Curves = Mapping[int, Sequence[EpochRow]]
 
 
-def costs(
-    trials: Sequence[TrialRow], arms: Sequence[Arm], curves: Mapping[int, Sequence[EpochRow]]
-) -> list[Cost]:
-    """Per arm, under all its conditions; the ratio only where all have the same problem."""
-    names = list(dict.fromkeys(trial.arm for trial in trials))
-    own = {name: _per_epoch([arm for arm in arms if arm.name == name], curves) for name in names}
-    sgd = next((arm.name for arm in arms if arm.method == "sgd"), None)
-    like = len({str(trial.condition) for trial in trials}) == 1
-    reference = own[sgd] if sgd and like else None
-    return [_cost(name, trials, own[name], reference) for name in names]
+def costs(trials: Sequence[TrialRow], arms: Sequence[Arm], curves: Curves) -> list[Cost]:
+    conditions = {str(trial.condition): trial.condition for trial in trials}.values()
+    return [
+        _cost(name, condition, trials, arms, curves)
+        for condition in conditions
+        for name in dict.fromkeys(t.arm for t in trials if t.condition == condition)
+    ]
 
 
 def _cost(
-    name: str, trials: Sequence[TrialRow], own: float | None, reference: float | None
+    name: str,
+    condition: dict[str, Any],
+    trials: Sequence[TrialRow],
+    arms: Sequence[Arm],
+    curves: Curves,
 ) -> Cost:
-    runs = [run for trial in trials if trial.arm == name for run in trial.runs]
+    mine = [t for t in trials if t.arm == name and t.condition == condition]
+    runs = [run for trial in mine for run in trial.runs]
+    beside = [arm for arm in arms if arm.condition == condition]
+    own = _per_epoch([arm for arm in beside if arm.name == name], curves)
+    sgd = _per_epoch([arm for arm in beside if arm.method == "sgd"], curves)
     return Cost(
         name,
+        words.problem(condition),
         len(runs),
         sum(run.last_epoch for run in runs),
         sum(run.seconds or 0.0 for run in runs),
         own,
-        own / reference if own and reference else None,
+        own / sgd if own and sgd else None,
     )
 
 
-def _per_epoch(arms: Iterable[Arm], curves: Mapping[int, Sequence[EpochRow]]) -> float | None:
+def _per_epoch(arms: Sequence[Arm], curves: Curves) -> float | None:
     """Of the selected configuration; the median, since a machine may do other things too."""
     rows = [row for arm in arms for run in arm.runs for row in curves[run]]
     seconds = [row.seconds for row in rows if row.seconds]

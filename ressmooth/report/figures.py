@@ -1,7 +1,7 @@
 """A study in pictures, one panel each; every value is a row of the Store."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, stdev
@@ -41,7 +41,9 @@ class Panel:
     draw: Draw
 
 
-def accuracy_by_width(comparison: Comparison, trials: Sequence[TrialRow]) -> Panel | None:
+def accuracy_by_width(
+    comparison: Comparison, trials: Sequence[TrialRow], numbers: Mapping[str, int]
+) -> Panel | None:
     """Accuracy against b with the SGD baseline as a line: the paper's figure, per condition."""
     by_arm = {
         arm: [
@@ -59,8 +61,9 @@ def accuracy_by_width(comparison: Comparison, trials: Sequence[TrialRow]) -> Pan
     reach = max(widths) - min(widths)
 
     def draw(axes: "Axes") -> None:
-        for number, (arm, tried) in enumerate(by_arm.items()):
-            _widths(axes, number, arm, tried, comparison.statistic, reach / 80)
+        for place, (arm, tried) in enumerate(by_arm.items()):
+            aside = place * reach / 80
+            _widths(axes, numbers[arm], arm, tried, comparison.statistic, aside)
         for line in comparison.lines:
             if line.arm.method == "sgd":
                 _level(axes, line.arm, trials, comparison.statistic)
@@ -69,8 +72,8 @@ def accuracy_by_width(comparison: Comparison, trials: Sequence[TrialRow]) -> Pan
 
     caption = (
         f"{comparison.statistic.capitalize()} accuracy against b, {where}, a point for each "
-        "configuration. Error bars and the band of SGD are one standard deviation over seeds; a "
-        "single seed has none."
+        "configuration. All are means over the seeds of the search, also where fresh ones are "
+        "reported; bars and band are one standard deviation, and a single seed has none."
     )
     return Panel(f"width-{comparison.statistic}-{_slug(where)}", caption, draw)
 
@@ -83,7 +86,7 @@ def _widths(
     points = [(trial.params["b"], samples(trial, "max")[statistic]) for trial in in_order]
     is_grid = len({b for b, _ in points}) == len(points)
     axes.errorbar(
-        [b + number * aside for b, _ in points],
+        [b + aside for b, _ in points],
         [sample.mean for _, sample in points],
         [sample.sd or 0.0 for _, sample in points],
         color=colour(number),
@@ -109,14 +112,18 @@ def _level(axes: "Axes", arm: Arm, trials: Sequence[TrialRow], statistic: str) -
 
 
 def learning_curves(
-    arms: Sequence[Arm], curves: dict[int, list[EpochRow]], where: str
+    arms: Sequence[Arm],
+    curves: Mapping[int, list[EpochRow]],
+    where: str,
+    numbers: Mapping[str, int],
 ) -> list[Panel]:
     """Of the selected configurations: the mean over seeds, and a band of one standard deviation."""
 
     def panel(column: str, what: str) -> Panel:
         def draw(axes: "Axes") -> None:
-            for number, arm in enumerate(arms):
-                _band(axes, number, arm.name, [curves[run] for run in arm.runs], column)
+            for arm in arms:
+                runs = [curves[run] for run in arm.runs]
+                _band(axes, numbers[arm.name], arm.name, runs, column)
             if column == "val_acc":
                 _zoom(axes)
             else:
@@ -229,33 +236,46 @@ class _Column:
         is_log = getattr(axis, "log", False)
         heights = np.log(values) if is_log else np.array(values, float)
         low, high = heights.min(), heights.max()
-        self.heights = list((heights - low) / (high - low or 1.0))
         form = "{:.2f}" if axis is None else "{:.3g}"
+        if low == high:
+            self.heights = [0.5] * len(values)
+            self.marks = [(0.5, form.format(values[0]))]
+            return
+        self.heights = list((heights - low) / (high - low))
         self.marks = [(0.0, form.format(min(values))), (1.0, form.format(max(values)))]
 
 
 def costs(found: Sequence[Cost]) -> list[Panel]:
+    together: dict[str, float] = defaultdict(float)
+    for cost in found:
+        together[cost.arm] += cost.seconds
+    unit, size = next(((u, s) for u, s in UNITS if max(together.values()) >= s), UNITS[-1])
+
     def total(axes: "Axes") -> None:
-        longest = max(cost.seconds for cost in found)
-        unit, size = next(((u, s) for u, s in UNITS if longest >= s), UNITS[-1])
-        _bars(axes, {cost.arm: cost.seconds / size for cost in found}, "%.3g")
+        _bars(axes, {arm: seconds / size for arm, seconds in together.items()})
         axes.set(xlabel=f"{unit} of training", title="time spent")
 
-    def per_epoch(axes: "Axes") -> None:
-        known = {cost.arm: cost.seconds_per_epoch for cost in found if cost.seconds_per_epoch}
-        _bars(axes, known, "%.3g")
-        axes.set(xlabel="seconds per epoch (median)", title="cost of an epoch")
-
+    caption = "Time of training per arm, all its runs together."
+    problems = dict.fromkeys(cost.problem for cost in found if cost.seconds_per_epoch)
     return [
-        Panel("cost-time", "Time of training per arm, all its runs together.", total),
-        Panel("cost-epoch", "Median seconds per epoch of an arm's selected runs.", per_epoch),
+        Panel("cost-time", caption, total),
+        *(_epoch_costs(where, [c for c in found if c.problem == where]) for where in problems),
     ]
 
 
-def _bars(axes: "Axes", values: dict[str, float], form: str) -> None:
+def _epoch_costs(where: str, found: Sequence[Cost]) -> Panel:
+    def draw(axes: "Axes") -> None:
+        _bars(axes, {c.arm: c.seconds_per_epoch for c in found if c.seconds_per_epoch})
+        axes.set(xlabel="seconds per epoch (median)", title=where)
+
+    caption = f"Median seconds per epoch of each arm's selected runs, {where}."
+    return Panel(f"cost-epoch-{_slug(where)}", caption, draw)
+
+
+def _bars(axes: "Axes", values: dict[str, float]) -> None:
     names = list(reversed(values))
     bars = axes.barh(names, [values[name] for name in names], color=colour(0), height=0.6)
-    axes.bar_label(bars, fmt=form, padding=3, color=INK)
+    axes.bar_label(bars, fmt="%.3g", padding=3, color=INK)
     axes.margins(x=0.18)
     axes.grid(axis="y", visible=False)
 

@@ -41,18 +41,18 @@ def _sigmoids(axes: "Axes", curves: Sequence[tuple[float, float, str]]) -> None:
     axes.legend(loc="upper left")
 
 
-def annealings(widths: Sequence[float] = WIDTHS, mu: float = MU) -> list[Draw]:
-    """Both curves of the scale over training, for several widths b."""
+def annealings(laplace: Sequence[float] = WIDTHS, logistic: Sequence[float] = WIDTHS) -> list[Draw]:
+    """Both curves of the scale over training, each for several widths b."""
 
-    def draw(axes: "Axes", kind: type[Laplace] | type[Logistic]) -> None:
+    def draw(axes: "Axes", kind: type[Laplace] | type[Logistic], widths: Sequence[float]) -> None:
         progress = torch.linspace(0, 1, 501, dtype=torch.float64)
         for number, b in enumerate(widths):
-            axes.plot(progress, kind(mu, b)(progress), color=colour(number), label=f"b = {b:g}")
+            axes.plot(progress, kind(MU, b)(progress), color=colour(number), label=f"b = {b:g}")
         axes.set(xlabel="fraction of training", ylabel="scale s", ylim=(-0.03, 1.03))
-        axes.set_title(f"{kind.__name__}, peak at μ = {mu:g}")
+        axes.set_title(f"{kind.__name__}, peak at μ = {MU:g}")
         axes.legend(loc="upper left")
 
-    return [lambda axes: draw(axes, Laplace), lambda axes: draw(axes, Logistic)]
+    return [lambda axes: draw(axes, Laplace, laplace), lambda axes: draw(axes, Logistic, logistic)]
 
 
 PICTURES = {"annealing": annealings, "sigmoid": sigmoids}

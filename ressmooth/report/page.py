@@ -134,7 +134,8 @@ class Report:
         return [fact for fact in facts if fact]
 
     def sections(self) -> Iterator[Section]:
-        widths = [figures.accuracy_by_width(table, self.trials) for table in self.comparisons]
+        numbers = self._numbers
+        widths = [figures.accuracy_by_width(t, self.trials, numbers) for t in self.comparisons]
         found = [panel for panel in widths if panel is not None]
         if found:
             text = "Each configuration of the search, against the baseline."
@@ -160,19 +161,33 @@ class Report:
     def _groups(self) -> Iterator[list[Panel]]:
         for condition in {str(arm.condition): arm.condition for arm in self.arms}.values():
             chosen = [arm for arm in self.arms if arm.condition == condition]
-            yield figures.learning_curves(chosen, self.curves, words.problem(condition))
+            where = words.problem(condition)
+            yield figures.learning_curves(chosen, self.curves, where, self._numbers)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """By which an arm has the same colour on the whole page."""
+        return {arm: number for number, arm in enumerate(self.spec.arms)}
+
+    def _tried(self, distribution: str) -> Sequence[float]:
+        """The widths of the smoothing that was trained, or the paper's."""
+        configs = [trial.runs[0].config for trial in self.trials]
+        like = [
+            c for c in configs if (c["method"], c["distribution"]) == ("smoothing", distribution)
+        ]
+        tried = sorted({config["b"] for config in like})
+        return tried if 0 < len(tried) <= MOST_WIDTHS else method.WIDTHS
 
     def _method(self) -> list[Panel]:
-        tried = sorted({trial.params["b"] for trial in self.trials if "b" in trial.params})
-        widths = tried if 0 < len(tried) <= MOST_WIDTHS else method.WIDTHS
         sigmoids = [
             "Diffusivity against the normalised residual for several steepnesses α.",
             "The same for several scales s.",
         ]
+        drawn = method.annealings(self._tried("laplace"), self._tried("logistic"))
         annealings = [f"Scale over training, {kind}." for kind in ("laplace", "logistic")]
         return [
             *_panels("sigmoid", sigmoids, method.sigmoids()),
-            *_panels("annealing", annealings, method.annealings(widths)),
+            *_panels("annealing", annealings, drawn),
         ]
 
 

@@ -40,7 +40,8 @@ class Sheet:
 
 
 def sheets(comparison: Comparison, *, against_paper: bool) -> list[Sheet]:
-    return [ours(comparison)] + ([beside_paper(comparison)] if against_paper else [])
+    shown = against_paper and comparison.has_paper
+    return [ours(comparison)] + ([beside_paper(comparison)] if shown else [])
 
 
 def ours(comparison: Comparison) -> Sheet:

@@ -18,14 +18,14 @@ def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[Arm]
     for column in ("study", "dataset", "model", "runs", "best arm", "since", "held by"):
         table.add_column(column)
     for study, trials, arms in studies:
-        best = max(arms, key=lambda arm: arm.value, default=None)
+        best = max(arms, key=lambda arm: arm.leading.mean, default=None)
         common = study.spec["settings"]
         table.add_row(
             study.name,
             str(common.get("dataset", "digits")),
             str(common.get("model", "small")),
             _states(run.state for trial in trials for run in trial.runs),
-            f"{best.name} {best.value:.2f} %" if best else "–",
+            f"{best.name} {best.leading.mean:.2f} %" if best else "–",
             f"{study.created_at:%Y-%m-%d %H:%M}",
             study.held_by or "",
         )
@@ -40,7 +40,7 @@ def details(study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[C
     for column in ("mean", "time"):
         table.add_column(column)
     for trial in trials:
-        arm = trial.arm if trial.confirms is None else f"{trial.arm} (confirmed)"
+        arm = trial.arm if trial.confirms is None else f"{trial.arm} (fresh seeds)"
         head = [arm, settings(trial.params), _percent(trial.value)]
         for run in trial.runs:
             table.add_row(

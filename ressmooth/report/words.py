@@ -6,14 +6,13 @@ from typing import Any
 
 from ressmooth.arms import Arm, searched
 from ressmooth.compare import Comparison, Line, deviations, nearest, unlike
-from ressmooth.inference import FEWEST, Difference, Interval, Sample
+from ressmooth.inference import FEWEST, MOST_SEEDS, Difference, Interval, Sample
 from ressmooth.phrases import count, settings
 
 SELECTION = {
     "paper": "Validation is the test set, as in the paper: that flatters whatever it selects.",
     "holdout": "A tenth of the training set selected; the test set, read at the end, did not.",
 }
-MANY = 500  # seeds that nobody would train
 STATISTIC = {
     "max": "the best epoch's accuracy",
     "mean": "the mean accuracy over the last tenth of the epochs",
@@ -36,7 +35,9 @@ def figure(sample: Sample) -> str:
 
 
 def signed(points: float | None) -> str:
-    return "–" if points is None else f"{points:+.2f}".replace("-", "−")
+    if points is None:
+        return "–"
+    return f"{round(points, 2) + 0.0:+.2f}".replace("-", "−")  # + 0.0: no -0.00
 
 
 def between(interval: Interval | None, *, signs: bool = False) -> str:
@@ -53,12 +54,13 @@ def probability(p: float | None) -> str:
 
 
 def summary(comparisons: Sequence[Comparison]) -> str:
-    """All verdicts in one sentence."""
+    """All verdicts by one statistic in one sentence."""
     lines = [line for comparison in comparisons for line in comparison.tested]
     decided = [line.difference for line in lines if line.difference and line.difference.is_decided]
     gains = sum(tested.mean > 0 for tested in decided)
     found = (
-        f"Of {count(len(lines), 'comparison')} with SGD, {_are(gains, 'gain')}, "
+        f"By {STATISTIC[comparisons[0].statistic]}, of {count(len(lines), 'comparison')} with SGD "
+        f"{_are(gains, 'gain')}, "
         f"{_are(len(decided) - gains, 'loss')} and {len(lines) - len(decided)} undecided"
     )
     orderings = Counter(line.ordering for line in lines if line.ordering)
@@ -104,20 +106,19 @@ def _finding(tested: Difference, comparisons: int) -> str:
 
 
 def _more_seeds(tested: Difference) -> str:
-    assert tested.more_seeds is not None
-    if tested.more_seeds >= MANY:
-        return f"not even {MANY} more seeds per arm would"
+    if tested.more_seeds is None:
+        return f"not even {MOST_SEEDS} seeds per arm would"
     return f"about {count(tested.more_seeds, 'more seed')} per arm would"
 
 
 def _agreement(line: Line) -> str:
     if line.paper_difference is None:
         return "."
-    paper = f"the paper's {signed(line.paper_difference)}"
+    reported = f"the paper reports {signed(line.paper_difference)}"
     return {
-        "holds": f", in agreement with {paper}.",
-        "contradicted": f", which contradicts {paper}.",
-        "undecided": f"; the paper reports {signed(line.paper_difference)}.",
+        "holds": f"; the paper's ordering holds ({reported}).",
+        "contradicted": f"; the paper's ordering is contradicted ({reported}).",
+        "undecided": f"; {reported}.",
         None: "; in the paper the two are equal.",
     }[line.ordering]
 

@@ -53,6 +53,7 @@ __all__ = [
     "Winner",
     "default_url",
     "open_store",
+    "refuse_another",
     "safe_url",
     "upgrade",
 ]
@@ -107,7 +108,7 @@ class Store(Holding, Recording, Mailing, Selecting):
         )
         study = _study(connection, Study.name == spec.name)
         if study.spec != given:
-            _refuse_another(study.spec, spec)
+            refuse_another(study.spec, spec)
         if (study.spec, study.file_text) != (given, file_text):
             changed = update(Study).where(Study.id == study.id)
             connection.execute(changed.values(spec=given, file_text=file_text))
@@ -224,7 +225,7 @@ class Store(Holding, Recording, Mailing, Selecting):
         return median(seconds) if seconds else None
 
 
-def _refuse_another(stored: dict[str, Any], spec: "StudySpec") -> None:
+def refuse_another(stored: dict[str, Any], spec: "StudySpec") -> None:
     from ressmooth.spec import differences
 
     lines = differences(stored, spec)
