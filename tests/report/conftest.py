@@ -1,0 +1,25 @@
+import build
+import pytest
+import recorded
+from shown import ARMS, EIGHTH, accuracy
+
+from ressmooth.compare import compare_studies
+from ressmooth.store import open_store
+
+
+@pytest.fixture(scope="session")
+def store(quick_directory):
+    """One for all tests: each has its own studies in it."""
+    store = open_store(f"sqlite:///{quick_directory}/report.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="session")
+def study(store):
+    return recorded.play(store, build.study(ARMS, seeds=5, name="shown", **EIGHTH), accuracy)
+
+
+@pytest.fixture
+def compared(store, study):
+    return compare_studies(store, [study])

@@ -1,0 +1,22 @@
+"""What the tests of the report show: three arms beside the paper's smallest row."""
+
+EIGHTH = {"dataset": "fashion_mnist", "model": "resnet20", "fraction": 0.125, "epochs": 48}
+SMOOTHING = {"method": "smoothing", "weight_decay": 1e-3}
+ARMS = {
+    "sgd": {"method": "mse", "weight_decay": {"grid": [1e-2, 1e-3]}},
+    "laplace": {**SMOOTHING, "b": {"grid": [0.9, 1.3]}, "alpha": {"grid": [0.5, 1.0]}},
+    "logistic": {**SMOOTHING, "distribution": "logistic", "b": 0.5},
+}
+NUMBERS = {"sgd": 0, "laplace": 1, "logistic": 2}
+WIGGLE = [0.0, 0.4, -0.2, 0.3, -0.5]
+
+
+def accuracy(config):
+    """laplace is a point better than SGD, logistic is not to be told from it."""
+    seed = config["seed"] % 5
+    if config["method"] == "mse":
+        return 88.0 + (1.0 if config["weight_decay"] == 1e-3 else 0.0) + WIGGLE[seed]
+    if config["distribution"] == "logistic":
+        return 89.01 + WIGGLE[-1 - seed]
+    best = 0.2 * (config["b"] == 1.3) + 0.1 * (config["alpha"] == 1.0)
+    return 89.7 + best + WIGGLE[seed] + 0.01 * (seed % 3)

@@ -1,0 +1,102 @@
+import re
+from html.parser import HTMLParser
+
+import build
+import pytest
+import recorded
+from PIL import Image
+from shown import ARMS, accuracy
+
+from ressmooth.compare import leading
+from ressmooth.report import words
+from ressmooth.report.page import Report, write
+
+
+class Text(HTMLParser):
+    """The text of a page, and what it would load."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.text, self.loads = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if tag in ("script", "img", "iframe", "object"):
+            self.loads.append(tag)
+        self.loads += [
+            v for k, v in given.items() if k in ("src", "href") and v and v[0] not in "#d"
+        ]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def written(store, study, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("report")
+    write(Report(store, study), directory)
+    return directory
+
+
+def test_the_page_tells_everything_and_loads_nothing(store, study, compared, written):
+    page = Text((written / "index.html").read_text())
+    text = " ".join(page.text)
+    assert page.loads == []
+    for table in leading(compared):
+        assert all(words.verdict(line, table) in text for line in table.tested)
+    for run in recorded.runs_of(store, study.id):
+        assert f"{run.max_acc:.2f}" in text and f"{run.mean_acc:.2f}" in text
+    assert "Table 2 of the paper" in text and "0123abc+" in text
+
+
+def test_markdown_shows_what_the_page_shows(written, compared):
+    text = (written / "report.md").read_text()
+    assert words.verdict(compared[0].lines[1], compared[0]) in text
+    pictures = re.findall(r"\]\((figures/[^)]+)\)", text)
+    assert len(pictures) == len(set(pictures)) == len(list((written / "figures").iterdir()))
+    for picture in pictures:
+        with Image.open(written / picture) as image:
+            assert min(image.size) > 400
+    assert "| 0.125, max | 88.00 ± 0.37 (5) / 88.14 |" in text
+    assert "&#39;" not in text and "&lt;" not in text
+
+
+def test_what_a_study_says_of_itself_is_shown_as_text(store, tmp_path):
+    spec = build.study({"sgd": {"method": "mse"}}, name="evil")
+    study = recorded.play(store, spec, accuracy)
+    study = type(study)(**{**vars(study), "file_text": "# <script>alert(1)</script>\n"})
+    study.spec["description"] = "<img src=x onerror=alert(1)>"
+    write(Report(store, study), tmp_path / "out")
+    page = Text((tmp_path / "out" / "index.html").read_text())
+    assert page.loads == []
+    assert "<script>alert(1)</script>" in " ".join(page.text)
+
+
+def test_a_report_of_every_shape_of_study(store, tmp_path):
+    """One arm, one seed; a search with choices, pruned and failed trials; several fractions."""
+    searched = {
+        "sgd": {"method": "mse"},
+        "smooth": {
+            "distribution": {"choices": ["laplace", "logistic"]},
+            "b": {"low": 0.1, "high": 2.0, "log": True},
+            "layers": {"low": 1, "high": 3},
+        },
+    }
+    for number, spec in enumerate(
+        [
+            build.study({"sgd": {"method": "mse"}}, name="alone"),
+            build.study({"smooth": {"b": {"grid": [0.1, 0.3]}}}, name="no-sgd", seeds=2),
+            build.study(searched, name="searched", search={"sampler": "random", "trials": 6}),
+            build.study(ARMS, name="grid", grid={"fraction": [0.5, 1.0]}, confirm=2),
+            build.study(ARMS, name="held-out", selection="holdout"),
+        ]
+    ):
+        study = recorded.play(
+            store, spec, lambda c: None if c["layers"] == 2 else accuracy({**c, "b": 1.3})
+        )
+        write(Report(store, study), tmp_path / str(number))
+        page = Text((tmp_path / str(number) / "index.html").read_text())
+        assert spec.name in " ".join(page.text) and page.loads == []
+    drawn = " ".join(path.name for path in (tmp_path / "2" / "figures").iterdir())
+    assert "parallel-smooth.png" in drawn and "importances-smooth.png" in drawn
