@@ -1,6 +1,6 @@
 """The arms of a study: the configuration that each has selected, and its accuracies by seed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -107,6 +107,11 @@ def samples(trial: TrialRow, objective: str) -> dict[str, Sample]:
 def searched(arm: Arm) -> dict[str, Any]:
     """What was selected; what all arms of the condition share is none of it."""
     return {key: value for key, value in arm.params.items() if key not in arm.condition}
+
+
+def conditions(of: Iterable[Arm | TrialRow]) -> list[dict[str, Any]]:
+    """The different ones, in the order in which they appear."""
+    return list({str(each.condition): each.condition for each in of}.values())
 
 
 def problem(condition: dict[str, Any]) -> Problem:

@@ -1,5 +1,7 @@
 """What a study would do, told before it does it: `--dry-run`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 
@@ -25,32 +27,41 @@ def describe(spec: StudySpec, place: str, workers: int, home: Path) -> str:
         table.add_row(arm, what, str(trials), str(runs), str(epochs))
     runs, epochs = sum(row[3] for row in rows), sum(row[4] for row in rows)
     table.add_row("all", "", str(sum(row[2] for row in rows)), str(runs), str(epochs), style="bold")
-    done = _done(spec, home)
-    left = max(0, runs - done)
+    with _recorded(home) as store:
+        done = _done(spec, store) if store else 0
+        left = max(0, runs - done)
+        seconds = _seconds(spec, store) if store else None
     at_most = "" if spec.search.pruner == "none" else "at most "
     before = f", {done} of them done," if done else ""
     return (
         f"{rendered(table)}{place}: {at_most}{count(runs, 'run')}{before} in about "
         f"{count(-(-left // workers), 'round')}.\n"
-        f"{_estimate(spec, workers, home, left / runs if runs else 1.0)}"
+        f"{_estimate(spec, None if seconds is None else seconds * left / max(1, runs) / workers)}"
     )
 
 
-def _done(spec: StudySpec, home: Path) -> int:
-    """Runs that are recorded; a study of that name with other settings is refused, as at launch."""
+@contextmanager
+def _recorded(home: Path) -> Iterator[Store | None]:
+    """What there is already, if it can be read; looking must not create it."""
     try:
         store = Store(default_url(home))
     except RessmoothError:
-        return 0
+        yield None
+        return
     try:
-        recorded = store.study(spec.name)
-        if recorded is None:
-            return 0
-        refuse_another(recorded.spec, spec)
-        runs = [run for trial in store.trials(recorded.id) for run in trial.runs]
-        return sum(run.state in TERMINAL for run in runs)
+        yield store
     finally:
         store.close()
+
+
+def _done(spec: StudySpec, store: Store) -> int:
+    """Runs that are recorded; a study of that name with other settings is refused, as at launch."""
+    recorded = store.study(spec.name)
+    if recorded is None:
+        return 0
+    refuse_another(recorded.spec, spec)
+    runs = [run for trial in store.trials(recorded.id) for run in trial.runs]
+    return sum(run.state in TERMINAL for run in runs)
 
 
 def _row(spec: StudySpec, arm: str) -> tuple[str, str, int, int, int]:
@@ -76,14 +87,15 @@ def _confirmation(spec: StudySpec) -> tuple[str, str, int, int, int]:
     )
 
 
-def _estimate(spec: StudySpec, workers: int, home: Path, share: float) -> str:
-    """Time of a share of the runs, from recorded epochs; opening a store must not create one."""
+def _estimate(spec: StudySpec, seconds: float | None) -> str:
     budget = f"Stops after {spec.search.hours:g} h. " if spec.search.hours else ""
-    unknown = f"{budget}No like run is recorded yet, so the time is not known."
-    try:
-        store = Store(default_url(home))
-    except RessmoothError:
-        return unknown
+    if seconds is None:
+        return f"{budget}No like run is recorded yet, so the time is not known."
+    return f"{budget}About {duration(seconds)}, from recorded epochs of like runs."
+
+
+def _seconds(spec: StudySpec, store: Store) -> float | None:
+    """Of all runs, from recorded epochs of like ones; None if some are like none."""
     runs = [(b.example(), spec.planned_trials(b) * spec.seeds) for b in spec.branches]
     runs += [(example, spec.confirm) for example in spec.confirming]
     total = 0.0
@@ -92,9 +104,6 @@ def _estimate(spec: StudySpec, workers: int, home: Path, share: float) -> str:
         config["threads"] = config["threads"] or spec.resources.threads
         seconds = store.seconds_per_epoch(config)
         if seconds is None:
-            store.close()
-            return unknown
+            return None
         total += seconds * config["epochs"] * number
-    store.close()
-    expected = duration(total * share / workers)
-    return f"{budget}About {expected}, from recorded epochs of like runs."
+    return total

@@ -232,11 +232,10 @@ def _conclude(store: "Store", spec: "StudySpec", quiet: bool) -> int:
     from ressmooth.report.tables import text
 
     compared = leading(compare_studies(store, [_row(store, spec)]))
-    if compared:
-        click.echo(text(compared, against_paper=any(table.has_paper for table in compared)))
-    else:
+    if not compared:
         click.echo(f"error: no trial completed; see: ressmooth show {spec.name}", err=True)
         return 7
+    click.echo(text(compared, against_paper=any(table.has_paper for table in compared)))
     if not quiet:
         click.echo(f"next: ressmooth report {spec.name} --out report   or   ressmooth ui")
     return 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ressmooth.arms import Arm
+from ressmooth.arms import Arm, conditions
 from ressmooth.phrases import duration
 from ressmooth.report import words
 from ressmooth.store import EpochRow, TrialRow
@@ -42,10 +42,9 @@ Curves = Mapping[int, Sequence[EpochRow]]
 
 
 def costs(trials: Sequence[TrialRow], arms: Sequence[Arm], curves: Curves) -> list[Cost]:
-    conditions = {str(trial.condition): trial.condition for trial in trials}.values()
     return [
         _cost(name, condition, trials, arms, curves)
-        for condition in conditions
+        for condition in conditions(trials)
         for name in dict.fromkeys(t.arm for t in trials if t.condition == condition)
     ]
 

@@ -11,7 +11,7 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from ressmooth.arms import Arm, samples
+from ressmooth.arms import Arm, conditions, samples
 from ressmooth.compare import Comparison
 from ressmooth.report import words
 from ressmooth.report.cost import Cost
@@ -166,11 +166,11 @@ def _band(
 def search(spec: StudySpec, trials: Sequence[TrialRow]) -> list[Panel]:
     """Per condition and arm what mattered, and every trial as a line through its parameters."""
     panels = []
-    conditions = {str(trial.condition): trial.condition for trial in trials}
-    for condition, arm in product(conditions.values(), spec.arms):
+    trained = conditions(trials)
+    for condition, arm in product(trained, spec.arms):
         complete = [t for t in complete_trials(trials, arm) if t.condition == condition]
         axes = varied(spec, arm, complete)
-        title = arm if len(conditions) == 1 else f"{arm}, {words.problem(condition)}"
+        title = arm if len(trained) == 1 else f"{arm}, {words.problem(condition)}"
         differ = len({trial.value for trial in complete}) > 1
         if len(axes) > 1 and len(complete) > 3 and differ:
             panels.append(_importances(title, complete, axes))
@@ -179,9 +179,7 @@ def search(spec: StudySpec, trials: Sequence[TrialRow]) -> list[Panel]:
     return panels
 
 
-def _importances(
-    title: str, trials: Sequence[TrialRow], axes: dict[str, BaseDistribution]
-) -> Panel:
+def _importances(title: str, trials: Sequence[TrialRow], axes: Space) -> Panel:
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     study = optuna_study(trials, axes)
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)

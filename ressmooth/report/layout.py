@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ressmooth.arms import Arm, problem, samples
+from ressmooth.arms import Arm, conditions, problem, samples
 from ressmooth.compare import IN_PAPER
 from ressmooth.inference import Sample
 from ressmooth.paper import Baseline, method_of
 from ressmooth.report import words
+from ressmooth.spec import PROBLEM
 from ressmooth.store import TrialRow
 
 Column = tuple[str, float]  # method, weight decay
@@ -36,8 +37,7 @@ class Layout:
     ) -> None:
         self.published, self.arms = published, arms
         self.trials = [t for t in trials if t.state == "complete" and t.confirms is None]
-        conditions = {str(trial.condition): trial.condition for trial in trials}
-        self.conditions = list(conditions.values())
+        self.conditions = conditions(trials)
 
     def tables(self) -> Iterator[PaperTable]:
         """The paper's tables, of which `published` has the rows for what was trained."""
@@ -106,6 +106,6 @@ def _by(statistic: str, samples: Mapping[str, Sample]) -> Sample | None:
 
 
 def _title(condition: Mapping[str, Any], statistic: str) -> str:
-    rest = {k: v for k, v in condition.items() if k not in ("dataset", "model", "fraction")}
+    rest = {k: v for k, v in condition.items() if k not in PROBLEM}
     others = [f"{key} {value}" for key, value in rest.items()]
     return ", ".join([f"{condition['fraction']:g}", *others, statistic])

@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from ressmooth import __version__, paper, phrases
-from ressmooth.arms import Arm, arms_of, problem
+from ressmooth.arms import Arm, arms_of, conditions, problem
 from ressmooth.compare import Comparison, compare, leading
 from ressmooth.paper import Baseline
 from ressmooth.phrases import duration, settings
@@ -69,17 +69,13 @@ class Report:
     def notes(self) -> list[str]:
         return words.notes(self.comparisons, against_paper=self.has_paper)
 
-    @property
+    @cached_property
     def paper_tables(self) -> list[PaperTable]:
         return list(Layout(self.published, self.arms, self.trials).tables())
 
     @property
     def sheets(self) -> list[Sheet]:
-        return [
-            sheet
-            for table in self.comparisons
-            for sheet in tables.sheets(table, against_paper=self.has_paper)
-        ]
+        return tables.sheets(self.comparisons, against_paper=self.has_paper)
 
     @cached_property
     def costs(self) -> list[cost.Cost]:
@@ -159,7 +155,7 @@ class Report:
         yield Section("The method", "What the arms' parameters mean.", self._method())
 
     def _groups(self) -> Iterator[list[Panel]]:
-        for condition in {str(arm.condition): arm.condition for arm in self.arms}.values():
+        for condition in conditions(self.arms):
             chosen = [arm for arm in self.arms if arm.condition == condition]
             where = words.problem(condition)
             yield figures.learning_curves(chosen, self.curves, where, self._numbers)

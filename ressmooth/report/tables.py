@@ -39,9 +39,13 @@ class Sheet:
     best: int | None = None  # the row to be seen first
 
 
-def sheets(comparison: Comparison, *, against_paper: bool) -> list[Sheet]:
-    shown = against_paper and comparison.has_paper
-    return [ours(comparison)] + ([beside_paper(comparison)] if shown else [])
+def sheets(comparisons: Iterable[Comparison], *, against_paper: bool) -> list[Sheet]:
+    found = []
+    for comparison in comparisons:
+        found.append(ours(comparison))
+        if against_paper and comparison.has_paper:
+            found.append(beside_paper(comparison))
+    return found
 
 
 def ours(comparison: Comparison) -> Sheet:
@@ -103,26 +107,19 @@ def _best(comparison: Comparison) -> int:
 def text(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
     """Tables, then what they say."""
     found = list(comparisons)
-    parts = [
-        render(sheet).rstrip()
-        for comparison in found
-        for sheet in sheets(comparison, against_paper=against_paper)
-    ]
-    sentences = said(found)
-    return "\n".join([*parts, *sentences, *words.notes(found, against_paper=against_paper)])
+    parts = [render(sheet).rstrip() for sheet in sheets(found, against_paper=against_paper)]
+    notes = words.notes(found, against_paper=against_paper)
+    return "\n".join([*parts, *said(found), *notes])
 
 
 def markdown(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
     found = list(comparisons)
     parts = [
         f"**{sheet.title}**\n\n{markdown_table(sheet)}"
-        for comparison in found
-        for sheet in sheets(comparison, against_paper=against_paper)
+        for sheet in sheets(found, against_paper=against_paper)
     ]
-    sentences = said(found)
-    return "\n".join(
-        [*parts, *_list(sentences), *_list(words.notes(found, against_paper=against_paper))]
-    )
+    sentences = [*said(found), *words.notes(found, against_paper=against_paper)]
+    return "\n".join([*parts, *(f"- {sentence}" for sentence in sentences)])
 
 
 def said(comparisons: Sequence[Comparison]) -> list[str]:
@@ -132,10 +129,6 @@ def said(comparisons: Sequence[Comparison]) -> list[str]:
     if sum(len(each.tested) for each in selecting) > 2:
         found.insert(0, words.summary(selecting))
     return found + [sentence for each in comparisons for sentence in words.ranking(each)]
-
-
-def _list(sentences: Iterable[str]) -> Iterator[str]:
-    yield from (f"- {sentence}" for sentence in sentences)
 
 
 def markdown_table(sheet: Sheet) -> str:
@@ -148,11 +141,7 @@ def latex(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
     """Tables for the booktabs package, a comment with the notes above each."""
     found = list(comparisons)
     notes = "\n".join(f"% {note}" for note in words.notes(found, against_paper=against_paper))
-    tables = [
-        _latex_table(sheet)
-        for comparison in found
-        for sheet in sheets(comparison, against_paper=against_paper)
-    ]
+    tables = map(_latex_table, sheets(found, against_paper=against_paper))
     return "\n".join([notes, *tables])
 
 

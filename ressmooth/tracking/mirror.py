@@ -76,20 +76,14 @@ class Mirror:
 
     def studies(self) -> dict[str, str]:
         """The ids of the experiments that show studies, by name; raises TrackingError only."""
-        try:
-            with self._talking():
-                found = self.client.search_experiments()
-                return {e.name: e.experiment_id for e in found if STUDY in e.tags}
-        except Refused as error:
-            raise TrackingError(f"MLflow at {hidden(self.uri, self.uri)}: {error}") from None
+        with self._asking():
+            found = self.client.search_experiments()
+            return {e.name: e.experiment_id for e in found if STUDY in e.tags}
 
     def show_report(self, study: StudyRow, directory: Path) -> None:
         """Raises TrackingError only."""
-        try:
-            with self._talking():
-                self.client.log_artifacts(self._parent(study), str(directory), "report")
-        except Refused as error:
-            raise TrackingError(f"MLflow at {hidden(self.uri, self.uri)}: {error}") from None
+        with self._asking():
+            self.client.log_artifacts(self._parent(study), str(directory), "report")
 
     def deliver(self, store: "Store", rows: Sequence[OutboxRow]) -> None:
         """Show what the rows speak of; raises TrackingError or Refused."""
@@ -230,6 +224,15 @@ class Mirror:
             metrics=[Metric(*point) for point in given],
             tags=[RunTag(key, value[:LONGEST_TAG]) for key, value in tags.items()],
         )
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Talking for somebody who waits: raises TrackingError only."""
+        try:
+            with self._talking():
+                yield
+        except Refused as error:
+            raise TrackingError(f"MLflow at {hidden(self.uri, self.uri)}: {error}") from None
 
     @contextmanager
     def _talking(self) -> Iterator[None]:

@@ -54,6 +54,6 @@ def test_latex_is_escaped_and_balanced(compared):
 
 
 def test_markdown_rows_have_all_columns(compared):
-    for sheet in tables.sheets(compared[0], against_paper=True):
+    for sheet in tables.sheets(compared[:1], against_paper=True):
         lines = tables.markdown_table(sheet).splitlines()
         assert {line.count("|") for line in lines} == {len(sheet.head) + 1}
