@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from ressmooth.errors import ConfigError, did_you_mean
 from ressmooth.mistakes import reason
 
+BUILT_IN = ("digits", "synthetic")  # data sets that need no files
 DatasetName = Literal["digits", "fashion_mnist", "cifar10", "cifar100", "svhn", "synthetic"]
 ModelName = Literal["small", "resnet20", "resnet56", "densenet_bc_100_12"]
 Method = Literal["mse", "smoothing", "label_smoothing", "cross_entropy", "adaptive_decay"]

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ressmooth import mapped
+from ressmooth.config import BUILT_IN
 from ressmooth.errors import DataError, StorageError, unknown
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
@@ -276,7 +277,6 @@ def _torchvision(kind: str, num_classes: int) -> Callable[[Path], Dataset]:
     return read
 
 
-BUILT_IN = ("digits", "synthetic")
 LOADERS: dict[str, Callable[[Path], Dataset]] = {
     "digits": _digits,
     "synthetic": _synthetic,

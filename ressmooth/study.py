@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -178,6 +179,7 @@ def _run(
 
     tick()  # a spent time budget asks for no more
     if dispatcher.peek():
+        _fetch(spec, home, quiet)
         with View(dispatcher, place.workers, quiet=quiet) as view:
             engine = place.engine(dispatcher, home, view)
 
@@ -198,6 +200,23 @@ def _run(
             err=True,
         )
     return signals[0] if signals else 0
+
+
+def _fetch(spec: "StudySpec", home: Path, quiet: bool) -> None:
+    """Get the data sets, as workers may be on nodes without a network; apart, as it needs torch."""
+    from ressmooth.config import BUILT_IN
+
+    used = {branch.values.get("dataset", BUILT_IN[0]) for branch in spec.branches}
+    decoded = {name for name in used if any((home / "data").glob(f"{name}-*.pt"))}
+    missing = sorted(used - decoded - set(BUILT_IN))
+    if not missing:
+        return
+    if not quiet:
+        click.echo(f"fetching {', '.join(missing)}", err=True)
+    fetch = [sys.executable, "-m", "ressmooth.cli", "fetch", *missing, "--home", str(home)]
+    code = subprocess.run(fetch, stdout=subprocess.DEVNULL).returncode
+    if code:
+        raise click.exceptions.Exit(code)
 
 
 class _Stopped(BaseException):

@@ -9,10 +9,12 @@ import sys
 from contextlib import closing
 
 import build
+import optuna
 import pytest
 from click.testing import CliRunner
 
 from ressmooth.cli import main
+from ressmooth.data import DEBIAN_FASHION_MNIST
 from ressmooth.store import default_url, open_store
 
 STUDY = """
@@ -81,6 +83,38 @@ def test_export_gives_every_epoch_as_csv_and_as_json(home):
     assert [(row["arm"], row["epoch"]) for row in rows] == [("sgd", "1"), ("sgd", "2")]
     same = json.loads(run("export", "tiny", "--format", "json", home=home).output)
     assert [row["val_acc"] for row in same] == [float(row["val_acc"]) for row in rows]
+
+
+def test_export_to_optuna_has_a_study_per_arm_with_every_ended_trial(home, tmp_path):
+    done = run("export", "tiny", "--format", "optuna", "--out", str(tmp_path / "o.db"), home=home)
+    assert done.exit_code == 0, done.stderr
+    storage = f"sqlite:///{tmp_path}/o.db"
+    (good,) = optuna.load_study(study_name="tiny sgd", storage=storage).trials
+    (bad,) = optuna.load_study(study_name="tiny bad", storage=storage).trials
+    rows = list(csv.DictReader(run("export", "tiny", home=home).output.splitlines()))
+    curve = {int(row["epoch"]): float(row["val_acc"]) for row in rows}
+    assert good.intermediate_values == curve and good.value == max(curve.values())
+    assert bad.state.name == "FAIL" and bad.value is None
+
+
+def test_an_export_replaces_the_one_before_and_leaves_nothing_else(home, tmp_path):
+    for _ in range(2):
+        run("export", "tiny", "--format", "optuna", "--out", str(tmp_path / "o.db"), home=home)
+    assert [path.name for path in tmp_path.iterdir()] == ["o.db"]
+    assert len(optuna.get_all_study_summaries(f"sqlite:///{tmp_path}/o.db")) == 2
+
+
+@pytest.mark.parametrize("options", [("--format", "optuna"), ("--format", "csv", "--out", "x")])
+def test_a_file_is_for_optuna_alone(home, options):
+    result = run("export", "tiny", *options, home=home)
+    assert result.exit_code == 2 and "belongs to --format optuna" in result.stderr
+
+
+def test_fetch_decodes_a_data_set_once_for_all(tmp_path):
+    assert "1,437 images" in run("fetch", "digits", home=tmp_path).output
+    if DEBIAN_FASHION_MNIST.is_dir():
+        assert "60,000 images" in run("fetch", "fashion_mnist", home=tmp_path).output
+        assert len(list(tmp_path.glob("data/fashion_mnist-*.pt"))) == 1
 
 
 def test_rerun_says_identical_or_what_differs(home):

@@ -35,6 +35,7 @@ trials = 12
 b = {{ low = 0.05, high = 2.0, log = true }}
 lr = {{ low = 1e-6, high = 0.5, log = true }}
 """
+NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
 CONFIRM = ("--set", "confirm=2", "--set", "seeds=1")
 TRIALS = "SELECT number_in_branch, params, state, value FROM trial ORDER BY 1"
 
@@ -230,8 +231,9 @@ def test_runs_that_raise_or_diverge_are_failed_and_the_study_goes_on(engine, stu
         + '\n[arms.diverging]\nmethod = "mse"\noutput = "identity"\nlr = 1e5\n'
         + '\n[arms.raising]\nmethod = "mse"\ndataset = "cifar10"\n'
     )
-    nowhere = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
-    done = engine.launch(study, tmp_path, **nowhere)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "cifar10-damaged.pt").touch()  # found to be so by the worker
+    done = engine.launch(study, tmp_path, **NO_NETWORK)
     assert done.returncode == 0, done.stderr
     states = dict(query(tmp_path, "SELECT arm, state FROM trial"))
     assert states == {
@@ -245,6 +247,15 @@ def test_runs_that_raise_or_diverge_are_failed_and_the_study_goes_on(engine, stu
     ((raised,),) = query(tmp_path, errors.format("raising"))
     assert "CIFAR10 is not in" in raised and "cifar-10-python.tar.gz" in raised
     assert "diverging" not in done.stdout and "raising" not in done.stdout
+
+
+def test_a_data_set_that_cannot_be_had_costs_no_run(engine, study, tmp_path):
+    study.write_text(TINY.format(epochs=EPOCHS) + '\n[arms.cifar]\ndataset = "cifar10"\n')
+    done = engine.launch(study, tmp_path, **NO_NETWORK)
+    assert done.returncode == 2
+    assert "error: CIFAR10 is not in" in done.stderr and "Traceback" not in done.stderr
+    assert query(tmp_path, "SELECT count(*) FROM epoch") == [(0,)]
+    assert query(tmp_path, "SELECT DISTINCT state, attempt FROM run") == [("waiting", 0)]
 
 
 def test_a_study_in_which_everything_fails_has_its_own_exit_code(engine, study, tmp_path):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "training": ("train", "bench"),
     "studies": ("list", "show", "compare", "report", "plot", "export", "retry", "rerun"),
-    "upkeep": ("sync", "ui", "db", "doctor"),
+    "upkeep": ("fetch", "sync", "ui", "db", "doctor"),
 }
 MODULES = {name: module for module, names in COMMANDS.items() for name in names}
 

@@ -143,14 +143,31 @@ def plot(what: str, out: Path) -> None:
 
 @main.command()
 @click.argument("study")
-@click.option("--format", "form", type=click.Choice(["csv", "json"]), default="csv")
+@click.option("--format", "form", type=click.Choice(["csv", "json", "optuna"]), default="csv")
+@click.option("--out", type=click.Path(path_type=Path), help="database for Optuna's dashboard")
 @with_home
-def export(study: str, form: str, home: Path) -> None:
-    """Print every epoch of STUDY with its arm, parameters and seed."""
-    from ressmooth.export import write
+def export(study: str, form: str, out: Path | None, home: Path) -> None:
+    """Print every epoch of STUDY with its arm, parameters and seed.
 
+    \b
+    ressmooth export quickstart --format csv > epochs.csv
+    ressmooth export quickstart --format optuna --out optuna.db
+    """
+    if (form == "optuna") != (out is not None):
+        raise ConfigError("--out FILE belongs to --format optuna; the others print")
     store = open_home(home)
-    write(store, find_study(store, study), form, sys.stdout)
+    row = find_study(store, study)
+    if out is None:
+        from ressmooth.export import write
+
+        write(store, row, form, sys.stdout)
+        return
+    from ressmooth.report.searched import save_optuna
+
+    with _writing(out), TemporaryDirectory(dir=out.absolute().parent) as scratch:
+        save_optuna(store, row, Path(scratch) / out.name)
+        (Path(scratch) / out.name).replace(out)
+    click.echo(f"wrote {out}; look at it with: optuna-dashboard sqlite:///{out}")
 
 
 @main.command()

@@ -2,11 +2,33 @@
 
 import sys
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from ressmooth.cli.group import main, open_home, with_home
+from ressmooth.config import DatasetName
 from ressmooth.places import make_directory
+
+
+@main.command()
+@click.argument(
+    "names",
+    nargs=-1,
+    required=True,
+    type=click.Choice(get_args(DatasetName)),
+    metavar="DATASET...",
+)
+@with_home
+def fetch(names: tuple[str, ...], home: Path) -> None:
+    """Download and decode each DATASET, as a study does before it begins."""
+    from ressmooth import data
+
+    for name in names:
+        found = data.load(name, home / "data")
+        click.echo(
+            f"{name}: {len(found.train):,} images to train with, {len(found.test):,} to test"
+        )
 
 
 @main.command()

@@ -1,6 +1,7 @@
 """An arm's trials as an Optuna study, for its importances and pictures."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -10,13 +11,19 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.trial import FrozenTrial, TrialState
 
 from ressmooth.search import distribution
 from ressmooth.spec import StudySpec
 
 if TYPE_CHECKING:
-    from ressmooth.store import TrialRow
+    from ressmooth.store import EpochRow, Store, StudyRow, TrialRow
 
+STATES = {
+    "complete": TrialState.COMPLETE,
+    "pruned": TrialState.PRUNED,
+    "failed": TrialState.FAIL,
+}
 DECADES = 100.0  # a grid that spans so large a ratio is drawn on a logarithmic axis
 
 
@@ -39,15 +46,37 @@ def optuna_study(
 ) -> optuna.Study:
     """Complete trials of one arm as Optuna knows them, with the parameters that `axes` names."""
     study = optuna.create_study(direction="maximize")
-    for trial in trials:
-        study.add_trial(
-            optuna.trial.create_trial(
-                params={name: trial.params[name] for name in axes},
-                distributions=dict(axes),
-                value=trial.value,
-            )
-        )
+    study.add_trials([_as_optuna(trial, axes) for trial in trials])
     return study
+
+
+def save_optuna(store: "Store", study: "StudyRow", path: Path) -> None:
+    """Arms as the studies of an Optuna database: ended trials, their first seed's curves."""
+    spec = StudySpec.from_dict(study.spec)
+    trials = [t for t in store.trials(study.id) if t.state in STATES and t.confirms is None]
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    for arm in spec.arms:
+        axes = distributions(spec, arm)
+        one = optuna.create_study(
+            study_name=f"{study.name} {arm}", direction="maximize", storage=storage
+        )
+        for trial in trials:
+            if trial.arm == arm:
+                one.add_trial(_as_optuna(trial, axes, store.curve(trial.runs[0].id)))
+    storage.engine.dispose()
+
+
+def _as_optuna(
+    trial: "TrialRow", axes: Mapping[str, BaseDistribution], curve: Sequence["EpochRow"] = ()
+) -> FrozenTrial:
+    return optuna.trial.create_trial(
+        state=STATES[trial.state],
+        params={name: trial.params[name] for name in axes},
+        distributions=dict(axes),
+        value=trial.value,
+        intermediate_values={e.epoch: e.val_acc for e in curve if e.val_acc is not None},
+        user_attrs={"trial": trial.id},
+    )
 
 
 def distributions(spec: StudySpec, arm: str) -> dict[str, BaseDistribution]:

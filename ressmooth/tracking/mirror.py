@@ -61,6 +61,7 @@ class Mirror:
         self.experiments: dict[str, str] = {}  # MLflow's ids by uid
         self.parents: dict[str, str] = {}
         self.runs: dict[str, tuple[str, str]] = {}  # with the CURVE tag
+        self.curves: dict[str, set[int]] = {}  # epochs that were shown when the curve was
 
     @cached_property
     def client(self) -> "MlflowClient":
@@ -96,9 +97,9 @@ class Mirror:
             run = store.run(row.run_id)
             trial, curve = store.trial(run.trial_id), store.curve(run.id)
             if row.kind == "epoch":
-                pending = {row.epoch for row in group}
                 with self._talking():
                     shown = self._run(study, trial, run, curve)
+                    pending = {row.epoch for row in group} - self.curves.get(run.uid, set())
                     self._log_epochs(shown, [epoch for epoch in curve if epoch.epoch in pending])
             else:
                 self._show_run(study, trial, run, curve)
@@ -159,6 +160,7 @@ class Mirror:
             self._log_epochs(shown, curve)
             self._log(shown, [], {CURVE: began})
             self.runs[run.uid] = shown, began
+            self.curves[run.uid] = {epoch.epoch for epoch in curve}
         return shown
 
     def _find_or_make_run(self, study: StudyRow, trial: TrialRow, run: RunRow) -> None:
@@ -242,7 +244,7 @@ class Mirror:
         except RessmoothError:
             raise
         except Exception as error:
-            for known in (self.experiments, self.parents, self.runs):
+            for known in (self.experiments, self.parents, self.runs, self.curves):
                 known.clear()  # someone may have deleted what they point to
             raise judged(error, self.uri) from None  # its cause may show a password
 

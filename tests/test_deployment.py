@@ -1,0 +1,368 @@
+"""The deployment, really run: image built, services up, studies, faults, backups.
+
+pytest -m deployment, where Docker answers; COMPOSE names another command than docker compose or
+docker-compose. The tests build on each other, in their order.
+"""
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+ROOT = Path(__file__).parent.parent
+STUDY = """
+name = "{name}"
+dataset = "digits"
+epochs = 60
+seeds = 2
+[arms.sgd]
+method = "mse"
+weight_decay = {{ grid = [1e-3, 1e-4] }}
+[arms.laplace]
+method = "smoothing"
+b = {{ grid = [0.3, 0.5] }}
+"""
+RESULTS = """
+    SELECT arm, trial.params, seed, run.state, max_acc, weights_sha256, count(epoch.epoch)
+    FROM study JOIN trial ON study_id = study.id JOIN run ON trial_id = trial.id
+    JOIN epoch ON run_id = run.id WHERE study.name = '{}'
+    GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3
+"""
+ROWS = """
+    SELECT table_name, (xpath('/row/c/text()', query_to_xml(
+        format('SELECT count(*) AS c FROM %I', table_name), false, true, '')))[1]::text::int
+    FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1
+"""
+DATABASES = ("results", "mlflow", "mlflow_auth")
+pytestmark = pytest.mark.deployment
+
+
+def run(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def compose_command():
+    if given := os.environ.get("COMPOSE"):
+        return given.split()
+    plugin = run("docker", "compose", "version").returncode == 0
+    return ["docker", "compose"] if plugin else ["docker-compose"]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def listening():
+    return {c.laddr for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+
+
+class Deployment:
+    """A checkout of its own, with its own secrets, ports and volumes."""
+
+    def __init__(self, directory):
+        self.directory, self.port, self.dashboard = directory, free_port(), free_port()
+        self.compose_command = compose_command()
+        files = run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).stdout.splitlines()
+        for name in files:
+            if (ROOT / name).exists():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, directory / name)
+        for name in ("calm", "disturbed"):
+            (directory / "studies" / f"{name}.toml").write_text(STUDY.format(name=name))
+        self.environment = {
+            **os.environ,
+            "COMPOSE_PROJECT_NAME": "ressmooth-test",
+            "MLFLOW_PORT": str(self.port),
+            "DASHBOARD_PORT": str(self.dashboard),
+        }
+
+    def compose(self, *arguments, check=True):
+        command = [*self.compose_command, *arguments]
+        done = run(*command, cwd=self.directory, env=self.environment)
+        assert not check or done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def study(self, *command):
+        return self.compose("run", "--rm", "-T", "study", *command)
+
+    def start(self, *command):
+        """A study that goes on meanwhile."""
+        return subprocess.Popen(
+            [*self.compose_command, "run", "--rm", "-T", "study", *command],
+            cwd=self.directory,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def secret(self, name):
+        return (self.directory / "secrets" / name).read_text()
+
+    def query(self, sql, database="results"):
+        psql = ["psql", "-U", "postgres", "-d", database, "-At", "-c", sql]
+        return self.compose("exec", "-T", "db", *psql).stdout.splitlines()
+
+    def rows(self):
+        return {name: self.query(ROWS, name) for name in DATABASES}
+
+    def results(self, study):
+        return self.query(RESULTS.format(study))
+
+    def containers(self, *services):
+        """What Docker knows of the containers of these services, or of all, stopped ones too."""
+        label = ["--filter", "label=com.docker.compose.project=ressmooth-test"]
+        ids = run("docker", "ps", "-aq", *label).stdout.split()
+        found = json.loads(run("docker", "inspect", *ids).stdout)
+        named = [(c["Config"]["Labels"]["com.docker.compose.service"], c) for c in found]
+        return [(name, c) for name, c in named if not services or name in services]
+
+    def wait_until_healthy(self, seconds=180):
+        def unwell():
+            return {
+                name: state
+                for name, container in self.containers()
+                if (state := container["State"].get("Health", {}).get("Status")) != "healthy"
+                and name != "migrate"
+            }
+
+        wait_for(lambda: not unwell(), seconds, unwell)
+
+    def get(self, path="/", host=None, password=None):
+        headers = {"Host": host or f"localhost:{self.port}"}
+        if password is not None:
+            login = base64.b64encode(f"admin:{password}".encode()).decode()
+            headers["Authorization"] = f"Basic {login}"
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+
+def wait_for(condition, seconds, explain=str):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(1)
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    if shutil.which("docker") is None or run("docker", "info").returncode:
+        pytest.skip("no Docker engine answers here")
+    deployment = Deployment(tmp_path_factory.mktemp("deployment"))
+    deployment.refused = deployment.compose("up", "-d", check=False)
+    run(deployment.directory / "docker" / "init-secrets", check=True)
+    deployment.compose("build")
+    deployment.before = listening()
+    yield deployment
+    deployment.compose("--profile", "dashboard", "--profile", "study", "down", "-v", "-t", "10")
+
+
+def test_without_secrets_it_says_what_to_run(deployment):
+    assert deployment.refused.returncode != 0
+    assert "run docker/init-secrets first" in deployment.refused.stderr
+
+
+def test_secrets_are_strong_and_stay(deployment):
+    names = [path.name for path in (deployment.directory / "secrets").iterdir()]
+    before = {name: deployment.secret(name) for name in names}
+    assert len(set(before.values())) == 7 and all(len(value) == 64 for value in before.values())
+    run(deployment.directory / "docker" / "init-secrets", check=True)
+    assert {name: deployment.secret(name) for name in names} == before
+    assert (deployment.directory / "secrets").stat().st_mode & 0o777 == 0o700
+
+
+def test_all_services_come_up_healthy(deployment):
+    deployment.compose("up", "-d")
+    deployment.wait_until_healthy()
+    names = {name for name, _ in deployment.containers()}
+    assert names == {"db", "migrate", "mlflow", "ray-head", "ray-worker", "backup"}
+
+
+def test_a_study_on_ray_is_in_postgresql(deployment):
+    done = deployment.study("python", "-m", "ressmooth.study", "quickstart", "--engine", "ray")
+    assert "[12/12]" in done.stdout and "laplace" in done.stdout
+    assert deployment.query("SELECT state, count(*) FROM run GROUP BY 1") == ["complete|12"]
+
+
+def test_its_runs_are_in_mlflows_ui_after_the_log_in(deployment, browser):
+    browser.get(
+        f"http://admin:{deployment.secret('mlflow_admin_password')}@localhost:{deployment.port}"
+    )
+    browser.get(f"http://localhost:{deployment.port}/#/experiments")
+    wait = WebDriverWait(browser, 60)
+    wait.until(lambda b: b.find_elements(By.LINK_TEXT, "quickstart"))[0].click()
+    wait.until(lambda b: "laplace b=0.3 seed 0" in b.page_source)
+    if directory := os.environ.get("SCREENSHOTS"):
+        browser.save_screenshot(f"{directory}/deployment.png")
+
+
+def test_strangers_are_not_let_in(deployment):
+    password = deployment.secret("mlflow_admin_password")
+    assert deployment.get("/health") == 200
+    assert deployment.get() == 401
+    assert deployment.get(password="password1234") == 401
+    assert deployment.get(password=password) == 200
+    for host in ("evil.com", "10.evil.com", f"localhost:{deployment.port}.evil.com", "mlflow"):
+        assert deployment.get(host=host, password=password) == 403, host
+
+
+def test_only_mlflow_listens_on_the_host(deployment):
+    assert {tuple(a) for a in listening() - deployment.before} == {("127.0.0.1", deployment.port)}
+
+
+def test_no_service_has_more_rights_than_it_needs(deployment):
+    for name, container in deployment.containers():
+        if name == "migrate":
+            continue
+        inside = run(
+            "docker", "exec", container["Id"], "sh", "-c",
+            "id -u; grep CapEff /proc/self/status; touch /x 2>&1; touch /usr/x 2>&1",
+        ).stdout  # fmt: skip
+        user, capabilities, *refusals = inside.splitlines()
+        assert len(refusals) == 2 and all("Read-only" in line for line in refusals), name
+        if name != "db":
+            assert user == "10001" and int(capabilities.split()[1], 16) == 0, name
+    processes = "for p in /proc/[0-9]*; do echo $(cat $p/comm) $(grep ^Uid $p/status); done"
+    database = deployment.compose("exec", "-T", "db", "sh", "-c", processes).stdout
+    users = [line.split()[2] for line in database.splitlines() if line.startswith("postgres")]
+    assert users and "0" not in users
+
+
+def test_passwords_are_in_no_command_line(deployment):
+    secrets = [path.read_text() for path in (deployment.directory / "secrets").iterdir()]
+    lines = [
+        " ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])
+    ]
+    assert not [line for line in lines if any(secret in line for secret in secrets)]
+
+
+def test_networks_without_a_way_out_have_none(deployment):
+    """A port of the host stands for the world: reached over the network of studies only."""
+    gateway = run("ip", "-4", "-o", "addr", "show", "scope", "global").stdout.split()[3]
+    address = gateway.partition("/")[0]
+    with socket.socket() as world:
+        world.bind((address, 0))
+        world.listen()
+        port = world.getsockname()[1]
+        reach = f"import socket; socket.create_connection(('{address}', {port}), 5)"
+        done = deployment.compose("exec", "-T", "ray-worker", "python", "-c", reach, check=False)
+        assert "Network is unreachable" in done.stderr
+        assert deployment.study("python", "-c", reach).returncode == 0
+
+
+def test_a_calm_study(deployment):
+    deployment.study("python", "-m", "ressmooth.study", "calm.toml", "--engine", "ray")
+    assert [row.split("|")[3] for row in deployment.results("calm")] == ["complete"] * 8
+
+
+def test_killed_workers_and_a_restarted_database_cost_nothing(deployment):
+    study = deployment.start("python", "-m", "ressmooth.study", "disturbed.toml", "--engine", "ray")
+    recorded = "SELECT count(*) FROM run JOIN trial ON trial.id = trial_id JOIN study ON "
+    recorded += "study.id = study_id WHERE name = 'disturbed' AND {}"
+
+    def reached(condition):
+        return lambda: int(deployment.query(recorded.format(condition))[0]) >= 1
+
+    wait_for(reached("last_epoch > 5"), 120)
+    deployment.compose("kill", "-s", "KILL", "ray-worker")
+    deployment.compose("up", "-d", "ray-worker")
+    wait_for(reached("run.state = 'complete' AND attempt > 1"), 120)
+    deployment.compose("restart", "db")
+    output, _ = study.communicate(timeout=300)
+    assert study.returncode == 0, output
+    assert "worker lost with its node" in output and "Traceback" not in output
+    assert deployment.results("disturbed") == deployment.results("calm")
+    assert "not delivered" not in output
+
+
+def test_a_worker_that_crashes_comes_back(deployment):
+    ((_, before),) = deployment.containers("ray-worker")
+    crash = "kill -9 $(grep -lx ray-node /proc/[0-9]*/comm | cut -d/ -f3)"
+    deployment.compose("exec", "-T", "ray-worker", "sh", "-c", crash, check=False)
+
+    def restarted():
+        ((_, now),) = deployment.containers("ray-worker")
+        return now["RestartCount"] > before["RestartCount"] and now["State"]["Running"]
+
+    wait_for(restarted, 60)
+    deployment.wait_until_healthy()
+
+
+def test_workers_can_be_scaled(deployment):
+    deployment.compose("up", "-d", "--scale", "ray-worker=2")
+    deployment.wait_until_healthy()
+    plan = deployment.study(
+        "python", "-m", "ressmooth.study", "calm.toml", "--engine", "ray", "--dry-run"
+    )
+    cores = 2 * len(os.sched_getaffinity(0))
+    assert f"with {cores} CPUs" in " ".join(plan.stdout.split())
+    deployment.compose("up", "-d", "--scale", "ray-worker=1")
+
+
+def test_optunas_dashboard_shows_an_exported_study(deployment):
+    out = ["--format", "optuna", "--out", "/home/ressmooth/optuna.db"]
+    deployment.study("ressmooth", "export", "quickstart", *out)
+    deployment.compose("--profile", "dashboard", "up", "-d", "dashboard")
+    deployment.wait_until_healthy()
+    address = f"http://127.0.0.1:{deployment.dashboard}/api/studies"
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        studies = json.load(answer)["study_summaries"]
+    assert {one["study_name"] for one in studies} == {
+        "quickstart sgd",
+        "quickstart laplace",
+        "quickstart logistic",
+    }
+    deployment.compose("--profile", "dashboard", "rm", "-sf", "dashboard")
+
+
+def test_it_stops_cleanly_and_keeps_everything(deployment):
+    rows = deployment.rows()
+    began = time.monotonic()
+    deployment.compose("stop")
+    assert time.monotonic() - began < 60  # the grace period
+    codes = {name: container["State"]["ExitCode"] for name, container in deployment.containers()}
+    assert set(codes.values()) <= {0, 143}, codes
+    deployment.compose("down")
+    deployment.compose("up", "-d")
+    deployment.wait_until_healthy()
+    assert deployment.rows() == rows
+
+
+def test_a_backup_brings_back_what_was_wiped(deployment):
+    rows = deployment.rows()
+    files = "find /artifacts -type f | sort"
+    artifacts = deployment.compose("exec", "-T", "mlflow", "sh", "-c", files).stdout
+    done = deployment.compose("run", "--rm", "-T", "backup", "once")
+    stamp = done.stdout.split()[-1]
+    deployment.compose("down", "-v")
+    deployment.compose("up", "-d")
+    deployment.wait_until_healthy()
+    assert deployment.query("SELECT count(*) FROM run") == ["0"]
+    deployment.compose("stop", "mlflow", "ray-head", "ray-worker")
+    restored = ["run", "--rm", "-T", "--entrypoint", "restore", "backup"]
+    refused = deployment.compose(*restored, "yesterday", check=False)
+    assert refused.returncode == 2 and stamp in refused.stderr
+    assert deployment.compose(*restored, stamp).stdout.endswith(f"restored: {stamp}\n")
+    deployment.compose("up", "-d")
+    deployment.wait_until_healthy()
+    assert deployment.rows() == rows
+    assert deployment.compose("exec", "-T", "mlflow", "sh", "-c", files).stdout == artifacts
+    again = deployment.study("python", "-m", "ressmooth.study", "calm.toml", "--engine", "ray")
+    assert "[1/8]" not in again.stdout and "laplace" in again.stdout
