@@ -1,17 +1,23 @@
-"""The checklist of the deployment over the parsed docker-compose.yml; nothing is started."""
+"""The deployment's checklist over the parsed docker-compose.yml and docker/; nothing is started."""
 
 import re
+import runpy
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
-LONG_RUNNING = [name for name, service in SERVICES.items() if service["restart"] != "no"]
+ONE_SHOT = ("migrate", "study")
 WEAK = re.compile(r"password1234|postgres:postgres|admin:admin|changeme", re.I)
+PINNED = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==([\w.+!]+)", re.MULTILINE)
 
 every_service = pytest.mark.parametrize("name", SERVICES)
 
@@ -21,12 +27,13 @@ def test_a_service_has_no_more_rights_than_it_needs(name):
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["read_only"] is True and service["init"] is True
+    assert service["read_only"] is True
     assert any(mount.startswith("/tmp") for mount in service["tmpfs"])
     assert not service.keys() & {"privileged", "network_mode", "pid", "ipc", "devices"}
-    assert not any("docker.sock" in str(volume) for volume in service.get("volumes", []))
+    mounts = [volume.partition(":")[0] for volume in service.get("volumes", [])]
+    assert not [m for m in mounts if m in (".", "/") or "docker.sock" in m]
     if name == "db":
-        assert set(service["cap_add"]) <= {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}
+        assert set(service["cap_add"]) == {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}
     else:
         assert service["user"] == "10001:10001" and "cap_add" not in service
 
@@ -34,71 +41,183 @@ def test_a_service_has_no_more_rights_than_it_needs(name):
 @every_service
 def test_a_service_has_limits_and_ends_cleanly(name):
     service = SERVICES[name]
-    assert service["mem_limit"] and service["pids_limit"]
+    assert service["mem_limit"] and service["pids_limit"] and "cpus" in service
     assert service["logging"]["options"] == {"max-size": "10m", "max-file": "5"}
-    assert int(service["stop_grace_period"].rstrip("s")) >= 60
+    assert int(service["stop_grace_period"].rstrip("s")) >= (120 if name == "db" else 60)
+    assert service["init"] is (name != "db")  # PostgreSQL passes signals on itself
+    assert service.get("stop_signal") == ("SIGINT" if name == "db" else None)
 
 
-@pytest.mark.parametrize("name", LONG_RUNNING)
+@every_service
 def test_what_runs_on_is_restarted_and_watched(name):
-    assert SERVICES[name]["restart"] == "unless-stopped"
-    assert "healthcheck" in SERVICES[name] or name in ("dashboard", "backup")
+    service = SERVICES[name]
+    assert service["restart"] == ("no" if name in ONE_SHOT else "unless-stopped")
+    assert ("healthcheck" in service) is (name not in ONE_SHOT)
 
 
 def test_only_this_host_reaches_what_is_published():
-    published = {name: service.get("ports", []) for name, service in SERVICES.items()}
-    assert {name for name, ports in published.items() if ports} == {"mlflow", "dashboard"}
-    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert published == {
+        "mlflow": ["127.0.0.1:${MLFLOW_PORT:-5000}:5000"],
+        "dashboard": ["127.0.0.1:${DASHBOARD_PORT:-8080}:8080"],
+    }
 
 
-def test_databases_and_ray_are_on_networks_without_a_way_out():
+def test_only_studies_have_a_way_out():
     networks = COMPOSE["networks"]
-    assert networks["data"] == networks["ray"] == {"internal": True}
-    assert SERVICES["db"]["networks"] == ["data"]
-    for name in ("ray-head", "ray-worker"):
-        assert set(SERVICES[name]["networks"]) == {"data", "ray"}
+    assert networks["data"]["internal"] is networks["ray"]["internal"] is True
+    masquerade = {"com.docker.network.bridge.enable_ip_masquerade": "false"}
+    assert networks["edge"] == {"driver_opts": masquerade}
+    assert {name: set(service["networks"]) for name, service in SERVICES.items()} == {
+        "db": {"data"},
+        "migrate": {"data"},
+        "backup": {"data"},
+        "mlflow": {"edge", "data"},
+        "dashboard": {"edge"},
+        "ray-head": {"ray"},
+        "ray-worker": {"data", "ray"},
+        "study": {"outside", "data", "ray"},
+    }
 
 
 def test_images_have_a_version():
     for service in SERVICES.values():
         assert re.fullmatch(r"ressmooth:\w+|postgres:\d+\.\d+(@sha256:.*)?", service["image"])
+    bases = re.findall(r"^FROM (\S+)", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    assert set(bases) == {"python:3.11-slim"}
 
 
-def test_secrets_are_files_that_must_be_there():
+def test_the_image_is_of_another_user_and_its_dependencies_come_before_the_code():
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    assert "\nUSER 10001:10001\n" in dockerfile
+    *_, last = dockerfile.split("\nFROM ")
+    assert last.index("COPY --from=dependencies") < last.index("COPY --from=wheel")
+    assert not re.search(r"apt-get|gcc|build-essential", last)
+
+
+def test_the_lock_has_every_dependency_in_a_version_that_fits():
+    lock = (ROOT / "docker" / "requirements.lock").read_text()
+    pinned = {canonicalize_name(name): version for name, version in PINNED.findall(lock)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for line in [*project["dependencies"], *extras["ray"], *extras["deploy"]]:
+        wanted = Requirement(line)
+        if wanted.name != "ressmooth":
+            assert pinned[canonicalize_name(wanted.name)] in wanted.specifier, line
+    assert lock.count("--hash=sha256:") > len(pinned)
+
+
+def test_secrets_are_files_that_must_be_there_and_are_given_to_whom_needs_them():
     for name, secret in COMPOSE["secrets"].items():
         assert secret == {"file": f"${{RESSMOOTH_SECRETS:?run docker/init-secrets first}}/{name}"}
-    used = {secret for service in SERVICES.values() for secret in service.get("secrets", [])}
-    assert used == set(COMPOSE["secrets"])
+    assert {name: set(service.get("secrets", [])) for name, service in SERVICES.items()} == {
+        "db": {"db_password", "results_password", "mlflow_password", "mlflow_auth_password"},
+        "migrate": {"results_password", "mlflow_password"},
+        "backup": {"db_password"},
+        "mlflow": {
+            "mlflow_password",
+            "mlflow_auth_password",
+            "mlflow_admin_password",
+            "mlflow_secret_key",
+        },
+        "dashboard": set(),
+        "ray-head": {"ray_token"},
+        "ray-worker": {"ray_token"},
+        "study": {"results_password", "mlflow_admin_password", "ray_token"},
+    }
 
 
-def test_no_secret_is_in_the_repository():
-    tracked = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    files = [ROOT / name for name in tracked.stdout.splitlines()]
-    assert not [f for f in files if f.name == ".env" or "secrets" in f.relative_to(ROOT).parts]
+def test_no_secret_is_in_the_repository_or_in_the_image():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    files = [Path(name) for name in tracked.stdout.splitlines()]
+    assert files and not [f for f in files if f.name == ".env" or "secrets" in f.parts]
     for file in files:
         if file.suffix in (".yml", ".sh", ".toml", ".example") or file.parent.name == "docker":
-            assert not WEAK.search(file.read_text()), file
+            assert not WEAK.search((ROOT / file).read_text()), file
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored[0] == "*" and not {"!.env", "!secrets", "!backups", "!.git"} & set(ignored)
 
 
 def test_mlflow_is_told_whom_it_serves():
     script = (ROOT / "docker" / "mlflow-server").read_text()
-    hosts = re.search(r'--allowed-hosts "([^"]*)"', script)[1]
-    assert "*" not in hosts and "mlflow:5000" in hosts.split(",")
-    assert "--app-name basic-auth" in script and "NO_PERMISSIONS" in script
+    for name in ("hosts", "origins"):
+        assert "*" not in re.search(rf'^{name}="([^"]*)"', script, re.MULTILINE)[1]
+    assert '--allowed-hosts "$hosts" --cors-allowed-origins "$origins"' in script
+    assert "--app-name basic-auth" in script and "default_permission = NO_PERMISSIONS" in script
     for forbidden in ("--disable-security-middleware", "--gunicorn-opts", "--waitress-opts"):
         assert forbidden not in script
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    assert "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false" in dockerfile
+    assert "MLFLOW_ALLOW_PICKLE_DESERIALIZATION=false" in dockerfile
 
 
 def test_services_start_in_order():
     def waits(name):
         return {other: how["condition"] for other, how in SERVICES[name]["depends_on"].items()}
 
-    assert waits("migrate") == waits("mlflow") == {"db": "service_healthy"}
-    assert waits("ray-head") == {"migrate": "service_completed_successfully"}
+    assert waits("migrate") == {"db": "service_healthy"}
+    migrated = {"migrate": "service_completed_successfully"}
+    assert waits("mlflow") == waits("ray-head") == migrated
     assert waits("ray-worker") == {"ray-head": "service_healthy"}
+    assert waits("backup") == {"mlflow": "service_healthy"}
+    assert waits("study") == {"mlflow": "service_healthy", "ray-worker": "service_healthy"}
 
 
 def test_one_variable_switches_to_gpus():
-    assert SERVICES["ray-worker"]["runtime"] == "${CONTAINER_RUNTIME:-runc}"
+    runtimes = {name: service.get("runtime") for name, service in SERVICES.items()}
+    assert {name: runtime for name, runtime in runtimes.items() if runtime} == {
+        "ray-worker": "${CONTAINER_RUNTIME:-runc}"
+    }
+
+
+def test_a_worker_on_another_machine_is_the_same_worker():
+    other = yaml.safe_load((ROOT / "docker" / "worker.yml").read_text())
+    here = {k: v for k, v in SERVICES["ray-worker"].items() if k != "depends_on"}
+    assert other["services"] == {"ray-worker": here}
+
+
+def test_every_variable_is_explained_in_the_example():
+    text = (ROOT / "docker-compose.yml").read_text()
+    used = set(re.findall(r"\$\{([A-Z_]+)", text))
+    named = set(re.findall(r"^([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    assert used == named
+
+
+RAY_NODE = str(ROOT / "docker" / "ray-node")
+
+
+@pytest.fixture
+def claim_gpus():
+    return runpy.run_path(RAY_NODE)["claim_gpus"]
+
+
+@pytest.fixture
+def three_gpus(tmp_path, monkeypatch):
+    """What nvidia-smi prints on a machine that has them."""
+    lines = "".join(f"GPU {i}: NVIDIA A100 80GB (UUID: GPU-{i}e8f-aa)\\n" for i in range(3))
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\nprintf '{lines}'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    return tmp_path
+
+
+def test_workers_of_one_machine_never_share_a_gpu(claim_gpus, three_gpus):
+    first, second = claim_gpus(2, three_gpus), claim_gpus(None, three_gpus)
+    assert (first, second) == (["GPU-0e8f-aa", "GPU-1e8f-aa"], ["GPU-2e8f-aa"])
+    assert claim_gpus(None, three_gpus) == []
+
+
+def test_the_gpus_of_a_worker_that_ended_are_free(claim_gpus, three_gpus):
+    claim = (
+        f"import runpy; print(*runpy.run_path({RAY_NODE!r})['claim_gpus'](None, '{three_gpus}'))"
+    )
+    ended = subprocess.run([sys.executable, "-c", claim], capture_output=True, text=True)
+    assert len(ended.stdout.split()) == 3
+    assert len(claim_gpus(None, three_gpus)) == 3
+
+
+def test_without_gpus_none_are_claimed(claim_gpus, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert claim_gpus(None) == []
