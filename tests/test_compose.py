@@ -160,7 +160,7 @@ def test_services_start_in_order():
     assert waits("mlflow") == waits("ray-head") == migrated
     assert waits("ray-worker") == {"ray-head": "service_healthy"}
     assert waits("backup") == {"mlflow": "service_healthy"}
-    assert waits("study") == {"mlflow": "service_healthy", "ray-worker": "service_healthy"}
+    assert waits("study") == {"mlflow": "service_healthy", "ray-head": "service_healthy"}
 
 
 def test_one_variable_switches_to_gpus():

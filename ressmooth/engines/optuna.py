@@ -17,7 +17,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ressmooth.engines import Grace
+from ressmooth.engines import Grace, lost
 from ressmooth.errors import RessmoothError
 from ressmooth.phrases import count
 from ressmooth.placement import Slot, slots
@@ -209,7 +209,8 @@ class Engine:
         self.workers[self.workers.index(worker)] = Worker(worker.slot, self.store.url, self.home)
         if (run := worker.run) is None:
             return
-        self.view.lost(worker.slot.number, run, self.dispatcher.lost(run.id, reason))
+        told = lost(self.dispatcher, self.home, run, reason)
+        self.view.lost(worker.slot.number, run, told)
 
     def _shut_down(self) -> None:
         for worker in self.workers:

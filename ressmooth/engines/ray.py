@@ -23,7 +23,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from ressmooth import places
-from ressmooth.engines import Grace
+from ressmooth.engines import Grace, lost
 from ressmooth.errors import ConfigError, RessmoothError
 from ressmooth.store.rows import TERMINAL
 
@@ -262,7 +262,7 @@ class Engine:
         if self.grace.begun:  # the signal that stops us may reach it as well
             self.store.release_run(run.id)
         else:
-            self.view.lost(line, run, self.dispatcher.lost(run.id, reason))
+            self.view.lost(line, run, lost(self.dispatcher, self.home, run, reason))
 
     def look_up(self) -> None:
         """Between two of Tune's events."""

@@ -1,0 +1,134 @@
+"""Kills a process of a study at a named point, once; ressmooth itself knows nothing of it.
+
+Python loads this file where its directory is on PYTHONPATH: in launchers, fork servers and workers.
+CRASH_POINT names the point, CRASH_FILE is made when it was reached, so that it is reached once.
+"""
+
+import builtins
+import importlib.abc
+import importlib.util
+import io
+import os
+import signal
+import sys
+from functools import wraps
+from types import SimpleNamespace
+
+
+def crash():
+    try:
+        os.close(os.open(os.environ["CRASH_FILE"], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(function):
+    return _at(function, first=True)
+
+
+def after(function):
+    return _at(function, first=False)
+
+
+def _at(function, *, first):
+    calls = 0
+
+    @wraps(function)
+    def call(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        fatal = calls == 2  # so that there is something to lose
+        if first and fatal:
+            crash()
+        result = function(*arguments, **options)
+        if fatal and not first:
+            crash()
+        return result
+
+    return call
+
+
+class HalfWritten(io.FileIO):
+    """A file that is never written to its end."""
+
+    def write(self, content):
+        super().write(content[: len(content) // 2])
+        crash()
+        return super().write(content[len(content) // 2 :])
+
+
+def half_written(path, mode):
+    return HalfWritten(path, mode) if mode == "wb" else builtins.open(path, mode)
+
+
+def of(module, name, wrapper):
+    """Wraps `name`, which may be Class.method, of a module as soon as that is loaded."""
+
+    def install(loaded):
+        holder, _, attribute = name.rpartition(".")
+        target = getattr(loaded, holder) if holder else loaded
+        setattr(target, attribute, wrapper(getattr(target, attribute)))
+
+    return module, install
+
+
+def file_operation(name, wrapper):
+    """Wraps a function of os as checkpoints use it."""
+
+    def install(loaded):
+        wrapped = {**vars(os), name: wrapper(getattr(os, name))}
+        loaded.os = SimpleNamespace(**wrapped)
+
+    return "ressmooth.checkpoint", install
+
+
+RECORDING, DISPATCH = "ressmooth.store.recording", "ressmooth.dispatch"
+MIRROR, OUTBOX = "ressmooth.tracking.mirror", "ressmooth.store.outbox"
+WORKER = {
+    "after claim": of(RECORDING, "Recording.claim", after),
+    "before checkpoint": of("ressmooth.checkpoint", "write", before),
+    "half a checkpoint": ("ressmooth.checkpoint", lambda m: setattr(m, "open", half_written)),
+    "before fsync": file_operation("fsync", before),
+    "before rename": file_operation("replace", before),
+    "after rename": file_operation("replace", after),
+    "before commit": of(RECORDING, "_tell", after),
+    "after commit": of(RECORDING, "Recording.record_epoch", after),
+    "before the result": of(RECORDING, "Recording.finish_run", before),
+    "after the result": of(RECORDING, "Recording.finish_run", after),
+}
+LAUNCHER = {
+    "after a trial": of("ressmooth.store", "Store.add_trial", after),
+    "before tell": of(DISPATCH, "Dispatcher.ended", before),
+    "in tell": of("ressmooth.store", "Store.finish_trial", after),
+    "after tell": of(DISPATCH, "Dispatcher.ended", after),
+    "before MLflow": of(MIRROR, "Mirror.deliver", before),
+    "after MLflow": of(MIRROR, "Mirror.deliver", after),
+    "after MLflow's mark": of(OUTBOX, "Mailing.mark_sent", after),
+}
+POINTS = {**WORKER, **LAUNCHER}
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Lets the others find a module, and changes it when it is loaded."""
+
+    def __init__(self, name, install):
+        self.name, self.install = name, install
+
+    def find_spec(self, name, path, target=None):
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            self.install(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if point := os.environ.get("CRASH_POINT"):
+    sys.meta_path.insert(0, Finder(*POINTS[point]))

@@ -1,0 +1,154 @@
+"""kill -9 at random moments, at launchers and workers: nothing lost, nothing doubled.
+
+A dozen kills in the normal suite; `pytest -m chaos` does 200 on each kind of database.
+"""
+
+import os
+import random
+import subprocess
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+from launching import CURVES, RESULTS, command, workers_of
+from sqlalchemy import create_engine, text
+
+from ressmooth.store import open_store
+
+STUDY = """
+name = "killed"
+dataset = "digits"
+fraction = 0.2
+epochs = 40
+seeds = 2
+[resources]
+retries = 100
+[arms.sgd]
+method = "mse"
+weight_decay = {{ grid = [{decays}] }}
+[arms.laplace]
+b = {{ grid = [{widths}] }}
+"""
+EPOCHS = "SELECT run_id, epoch, train_loss, val_acc FROM epoch"
+REACHED = "SELECT id, last_epoch FROM run"
+LAUNCHER = 0.3  # how often it is the launcher that dies
+
+
+def study_text(cells):
+    decays = ", ".join(f"{1 + n}e-4" for n in range(cells))
+    widths = ", ".join(f"{0.1 + n / 1000:.3f}" for n in range(cells))
+    return STUDY.format(decays=decays, widths=widths)
+
+
+class Home:
+    """A study in a home of its own, on a database of either kind."""
+
+    def __init__(self, directory, url, cells):
+        self.directory, self.file = directory, directory / "killed.toml"
+        directory.mkdir(exist_ok=True)
+        self.file.write_text(study_text(cells))
+        self.environment = {
+            **os.environ,
+            "RESSMOOTH_DATABASE_URL": url,
+            "MLFLOW_TRACKING_URI": "http://127.0.0.1:9",
+        }
+        open_store(url).close()
+        self.engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+
+    def start(self):
+        return subprocess.Popen(
+            command(self.file, self.directory, "--workers", "2", "--quiet"),
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finish(self):
+        launcher = self.start()
+        _, said = launcher.communicate()
+        assert launcher.returncode == 0, said
+
+    def query(self, sql):
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(sql))]
+
+    def results(self):
+        return [alike(self.query(sql.partition("ORDER BY")[0])) for sql in (RESULTS, CURVES)]
+
+
+def alike(rows):
+    """JSON is text in SQLite and a dict in PostgreSQL, and they sort it differently."""
+    return sorted((arm, str(params).replace("'", '"'), *rest) for arm, params, *rest in rows)
+
+
+class Watch:
+    """What was seen recorded must stay, as it was; no run's progress may go back."""
+
+    def __init__(self, home):
+        self.home, self.epochs, self.reached = home, {}, {}
+
+    def look(self):
+        rows = self.home.query(EPOCHS)
+        now = {(run, epoch): values for run, epoch, *values in rows}
+        assert len(now) == len(rows), "an epoch is there twice"
+        lost = {key for key, values in self.epochs.items() if now.get(key) != values}
+        assert not lost, f"recorded, and now gone or changed: {lost}"
+        reached = dict(self.home.query(REACHED))
+        back = {run for run, epoch in self.reached.items() if reached[run] < epoch}
+        assert not back, f"went back: {back}"
+        assert reached == {
+            run: max((e for r, e in now if r == run), default=0) for run in reached
+        }, "a run's last epoch is not its last row"
+        self.epochs, self.reached = now, reached
+        if self.home.engine.dialect.name == "sqlite":
+            assert self.home.query("PRAGMA quick_check") == [("ok",)]
+
+
+def kill_at_random(home, kills, chance):
+    """Launch, kill, launch again; how many kills of each kind the study lived through."""
+    watch = Watch(home)
+    done = {"launcher": 0, "worker": 0}
+    launcher = home.start()
+    while sum(done.values()) < kills:
+        time.sleep(chance.uniform(0, 0.7))
+        assert launcher.poll() in (None, -9), launcher.stderr.read()
+        victim = "launcher" if chance.random() < LAUNCHER else "worker"
+        if victim == "launcher":
+            launcher.kill()
+            launcher.wait()
+            launcher = home.start()
+            time.sleep(chance.uniform(0, 4))  # some die before they train, others in the middle
+        elif workers := workers_of(launcher):
+            with suppress(psutil.NoSuchProcess):
+                chance.choice(workers).kill()
+        else:
+            continue
+        done[victim] += 1
+        watch.look()
+    launcher.kill()
+    launcher.wait()
+    return watch, done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kills", "cells"),
+    [
+        pytest.param(12, 2, id="short"),
+        pytest.param(200, 12, id="long", marks=pytest.mark.chaos),
+    ],
+)
+def test_random_kills_change_nothing(store_url, tmp_path, kills, cells):
+    disturbed = Home(tmp_path / "disturbed", store_url, cells)
+    calm = Home(tmp_path / "calm", f"sqlite:///{tmp_path}/calm.db", cells)
+    chance = random.Random(f"{kills} {disturbed.engine.dialect.name}")
+    watch, done = kill_at_random(disturbed, kills, chance)
+    left = sum(1 for run, epoch in watch.reached.items() if epoch < 40)
+    assert left, "the study was over before the last kill"
+    disturbed.finish()
+    watch.look()
+    calm.finish()
+    assert disturbed.results() == calm.results()
+    print(f"{done} lived through, {left} runs were unfinished then")
