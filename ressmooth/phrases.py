@@ -1,4 +1,4 @@
-"""Settings, numbers of things and times in a few characters."""
+"""Settings, numbers of things, times and errors in a few characters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +10,17 @@ def settings(params: Mapping[str, Any]) -> str:
         f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in params.items()
     )
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal's cursor or change its colours."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def last_line(error: str | None) -> str:
+    """What a traceback comes to."""
+    *_, last = (error or "").strip().splitlines() or [""]
+    return printable(last)[:300]
 
 
 def count(number: float, what: str) -> str:

@@ -32,6 +32,8 @@ from ressmooth.errors import (
 from ressmooth.store import Attempt, Store
 from ressmooth.train import Result, Trainer
 
+LONGEST = 8_000  # characters of an error that are kept
+
 Verdict = Literal["go on", "prune", "stop"]
 Recorded = tuple[Epoch, float]  # epoch, best accuracy so far
 Hear = Callable[[Epoch, float], Verdict]
@@ -152,7 +154,8 @@ def _reason(error: Exception) -> str:
         return "out of memory"
     if isinstance(error, RessmoothError):
         return str(error)
-    return "".join(traceback.format_exception(error, limit=-4))
+    text = "".join(traceback.format_exception(error, limit=-4))
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
 def facts(config: RunConfig) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from ressmooth.errors import RessmoothError
+from ressmooth.phrases import printable
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -14,8 +15,8 @@ class ReportsErrors(click.Command):
         try:
             return super().invoke(ctx)
         except RessmoothError as error:
-            for line in str(error).splitlines():
-                click.echo(f"error: {line}", err=True)
+            for line in str(error).split("\n"):
+                click.echo(f"error: {printable(line)}", err=True)
             ctx.exit(error.exit_code)
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ressmooth.dispatch import Dispatcher
-from ressmooth.phrases import duration, settings
+from ressmooth.phrases import duration, last_line, printable, settings
 
 if TYPE_CHECKING:
     from ressmooth.curves import Epoch
@@ -80,7 +80,7 @@ class View:
         progress = self.dispatcher.progress()
         outcome = run.state
         if run.state == "failed":
-            outcome = f"failed: {(run.error or '').strip().splitlines()[-1]}"
+            outcome = f"failed: {last_line(run.error)}"
         elif run.max_acc is not None:
             outcome += f", max {run.max_acc:.2f} %"
         if not self._is_live or run.state == "failed":
@@ -92,7 +92,7 @@ class View:
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            self.console.print(escape(text.encode("unicode_escape").decode()))
+            self.console.print(escape(printable(text)))
 
     def render(self) -> RenderableType:
         progress = self.dispatcher.progress()

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from ressmooth.cli import main
 from ressmooth.data import DEBIAN_FASHION_MNIST
-from ressmooth.store import default_url, open_store
+from ressmooth.store import Holder, default_url, open_store
 
 STUDY = """
 name = "tiny"
@@ -132,6 +132,17 @@ def test_rerun_says_identical_or_what_differs(home):
 def test_only_a_complete_run_can_be_rerun(home):
     result = run("rerun", "2", home=home)
     assert result.exit_code == 2 and "run 2 is failed" in result.stderr
+
+
+def test_retry_is_refused_while_a_launcher_runs_the_study(home):
+    store = open_store(default_url(home))
+    study_id, launcher = store.study("tiny").id, Holder.here()
+    store.hold(study_id, launcher)
+    result = run("retry", "tiny", "--failed", home=home)
+    store.release(study_id, launcher)
+    assert store.run(2).state == "failed"
+    store.close()
+    assert result.exit_code == 3 and "is being run by" in result.stderr
 
 
 def test_retry_puts_failed_runs_back_and_no_others(home):

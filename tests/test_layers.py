@@ -18,12 +18,12 @@ LAYERS = """
     search run solo arms
     progress train
     store
-    spec placement methods phrases shell paper inference
+    spec placement methods shell paper inference
     smoothing models data curves
     mapped
     checkpoint
     config
-    mistakes places
+    mistakes places phrases
     errors __init__
 """
 LEVEL = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}

