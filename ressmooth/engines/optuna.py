@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -61,7 +62,7 @@ class Worker:
         self.process: ForkServerProcess = context.Process(
             target=work, args=(os.getpid(), theirs, slot.gpus, url, home), daemon=True
         )
-        self.process.start()
+        _start(self.process)
         theirs.close()
 
     def start(self, run: "RunRow") -> None:
@@ -80,6 +81,16 @@ class Worker:
             return f"worker ended with exit code {code}"
         memory = ", possibly out of memory" if code == -signal.SIGKILL else ""
         return f"worker killed by signal {-code}{memory}"
+
+
+def _start(process: ForkServerProcess) -> None:
+    """Tried again if the fork server was killed, as another one is started then."""
+    for pause in (0.1, 1.0):
+        try:
+            return process.start()
+        except (OSError, EOFError):
+            time.sleep(pause)
+    process.start()
 
 
 def work(
