@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from ressmooth.store import RunRow
     from ressmooth.view import View
 
-TICK = 0.5
+TICK = 0.5  # seconds
+STARTS = 10
 
 
 class Machine:
@@ -85,12 +86,15 @@ class Worker:
 
 def _start(process: ForkServerProcess) -> None:
     """Tried again if the fork server was killed, as another one is started then."""
-    for pause in (0.1, 1.0):
+    for _ in range(STARTS):
         try:
             return process.start()
         except (OSError, EOFError):
-            time.sleep(pause)
-    process.start()
+            time.sleep(TICK)
+    raise RessmoothError(
+        f"No worker could be started in {STARTS} tries: the process they are forked from died each "
+        "time. Is there enough memory?"
+    )
 
 
 def work(

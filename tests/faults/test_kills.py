@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from launching import CURVES, RESULTS, command
+from launching import CURVES, RESULTS, command, workers_of
 from sqlalchemy import create_engine, text
 
 from ressmooth.store import open_store
@@ -106,6 +106,13 @@ class Watch:
             assert self.home.query("PRAGMA quick_check") == [("ok",)]
 
 
+def victims(launcher, chance):
+    """Workers; now and then all that belongs to a launcher, as the server they are forked from."""
+    if chance.random() < 0.1:
+        return psutil.Process(launcher.pid).children(recursive=True)
+    return workers_of(launcher)
+
+
 def kill_at_random(home, kills, chance):
     """Launch, kill, launch again; how many kills of each kind the study lived through."""
     watch = Watch(home)
@@ -120,8 +127,8 @@ def kill_at_random(home, kills, chance):
             launcher.wait()
             launcher = home.start()
             time.sleep(chance.uniform(0, 4))  # some die before they train, others in the middle
-        elif processes := psutil.Process(launcher.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # workers, or the fork server they come from
+        elif processes := victims(launcher, chance):
+            with suppress(psutil.NoSuchProcess):
                 chance.choice(processes).kill()
         else:
             continue
