@@ -19,8 +19,7 @@ def printable(text: str) -> str:
 
 def last_line(error: str | None) -> str:
     """What a traceback comes to."""
-    *_, last = (error or "").strip().splitlines() or [""]
-    return printable(last)[:300]
+    return printable((error or "").strip().rpartition("\n")[2])[:300]
 
 
 def count(number: float, what: str) -> str:

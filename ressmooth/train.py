@@ -105,7 +105,8 @@ class Trainer:
         val_loss = val_acc = None
         if self.config.evaluates(number):
             val_loss, val_acc = self._evaluate(self.validation)
-        if not math.isfinite(train_loss) or (val_loss is not None and not math.isfinite(val_loss)):
+        measured = (train_loss, train_acc, val_loss, val_acc)
+        if not all(math.isfinite(value) for value in measured if value is not None):
             self.diverged_at = number
             return None
         best = max((e.val_acc for e in self.curve if e.val_acc is not None), default=-1.0)

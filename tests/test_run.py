@@ -1,5 +1,7 @@
 """One run against a real store: what is recorded, resumed and given up."""
 
+import math
+
 import build
 import pytest
 import torch
@@ -118,6 +120,28 @@ def test_a_diverged_run_has_failed_and_is_nothing_to_compare(store, waiting, tmp
     assert row.error == "diverged at epoch 1" and row.max_acc is None
 
 
+@pytest.mark.parametrize("part", ["_train", "_evaluate"])
+@pytest.mark.parametrize("position", [0, 1], ids=["loss", "accuracy"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_number_that_is_none_gets_recorded(
+    store, waiting, tmp_path, monkeypatch, part, position, value
+):
+    measure = getattr(Trainer, part)
+
+    def spoilt(self, *arguments):
+        measured = list(measure(self, *arguments))
+        if len(self.curve) == 1:  # in the second epoch
+            measured[position] = value
+        return measured
+
+    monkeypatch.setattr(Trainer, part, spoilt)
+    run_id = waiting()
+    assert runs.execute(store, run_id, tmp_path, go_on) == "failed"
+    row = store.run(run_id)
+    assert (row.error, row.max_acc, row.failures) == ("diverged at epoch 2", None, 0)
+    assert [epoch.epoch for epoch in store.curve(run_id)] == [1]
+
+
 @pytest.mark.parametrize(
     "error, reason",
     [
@@ -134,6 +158,18 @@ def test_an_exception_becomes_a_failed_run(store, waiting, tmp_path, monkeypatch
     monkeypatch.setattr(Trainer, "train_epoch", fail)
     assert runs.execute(store, run_id, tmp_path, go_on) == "failed"
     assert store.run(run_id).error.strip().splitlines()[-1] == reason
+
+
+def test_a_long_error_is_cut(store, waiting, tmp_path, monkeypatch):
+    def fail(self):
+        raise RuntimeError("begin" + "x" * 10**6 + "end")
+
+    run_id = waiting()
+    monkeypatch.setattr(Trainer, "train_epoch", fail)
+    runs.execute(store, run_id, tmp_path, go_on)
+    error = store.run(run_id).error
+    assert len(error) < 8_100
+    assert "RuntimeError: begin" in error and error.endswith("end\n")
 
 
 def test_an_attempt_that_was_replaced_writes_nothing_more(store, waiting, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import math
 
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from study_texts import RICH
@@ -11,6 +12,7 @@ from ressmooth import spec
 from ressmooth.config import RunConfig
 from ressmooth.errors import ConfigError
 from ressmooth.spec import StudySpec
+from ressmooth.study import main
 
 ANY = settings(
     max_examples=700,
@@ -65,12 +67,18 @@ def quote(value):
 
 def attempt(path, content):
     path.write_bytes(content)
+    home = path.parent / "home"
+    done = CliRunner().invoke(main, [str(path), "--home", str(home), "--dry-run"])
+    assert list(path.parent.iterdir()) == [path], "something was created"
     try:
         study = spec.load(str(path))
     except ConfigError as error:
         lines = str(error).split("\n")
         assert all(line.startswith(f"{path}: ") and line.isprintable() for line in lines)
+        assert done.exit_code == 2 and done.stdout == ""
+        assert done.stderr == "".join(f"error: {line}\n" for line in lines)
         return
+    assert done.exit_code == 0 or done.stderr.startswith("error: "), done.exception
     assert StudySpec.from_dict(json.loads(json.dumps(study.to_dict(), allow_nan=False))) == study
     assert len({branch.key for branch in study.branches}) == len(study.branches) > 0
 
