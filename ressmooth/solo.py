@@ -1,4 +1,7 @@
-"""One run without a database: a directory with its config, curve, picture and checkpoint."""
+"""One run without a database: a directory with its config, curve, picture and checkpoint.
+
+There are no rows that know a checkpoint's SHA-256, so the file's name tells it.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,13 +15,13 @@ from ressmooth.errors import ConfigError
 from ressmooth.places import make_directory
 from ressmooth.train import Result, differences, train
 
-CONFIG, CHECKPOINT = "config.json", "checkpoint.pt"
+CONFIG, CHECKPOINT = "config.json", "checkpoint-{}.pt"
 
 
 def configure(values: Mapping[str, Any], out: Path | None, resume: bool) -> RunConfig:
     """The run's settings; with `resume` those in `out`, which `values` must not contradict."""
     if not resume:
-        if out is not None and (out / CHECKPOINT).exists():
+        if out is not None and _checkpoints(out):
             raise ConfigError(
                 f"{out} holds a run already: go on with it by --resume, or choose another --out"
             )
@@ -36,6 +39,29 @@ def configure(values: Mapping[str, Any], out: Path | None, resume: bool) -> RunC
     return config
 
 
+def _checkpoints(out: Path) -> list[Path]:
+    return list(out.glob(CHECKPOINT.format("*")))
+
+
+def _save(out: Path, state: checkpoint.State) -> None:
+    before = _checkpoints(out)
+    content = checkpoint.encode(state)
+    written = out / CHECKPOINT.format(checkpoint.sha256(content))
+    checkpoint.write(written, content)
+    for path in before:
+        if path != written:
+            path.unlink()
+
+
+def _load(out: Path) -> checkpoint.State:
+    """The newest state; there are two if the last run was killed between write and unlink."""
+    paths = _checkpoints(out)
+    if not paths:
+        raise ConfigError(f"{out} holds no checkpoint to resume from; train anew without --resume")
+    states = [checkpoint.load(path, path.stem.removeprefix("checkpoint-")) for path in paths]
+    return max(states, key=lambda state: len(state["curve"]))
+
+
 def run(
     config: RunConfig,
     *,
@@ -46,7 +72,7 @@ def run(
     report: Callable[[Epoch], None],
 ) -> Result:
     """Train; `started(epochs done, threads before)` is called once, `report` after each epoch."""
-    state = checkpoint.load(out / CHECKPOINT) if out and resume else None
+    state = _load(out) if out and resume else None
     if out is not None:
         make_directory(out)
         (out / CONFIG).write_text(config.model_dump_json(indent=2) + "\n")
@@ -56,7 +82,7 @@ def run(
     def keep(epoch: Epoch, state: Callable[[], checkpoint.State]) -> None:
         curve.append(epoch)
         if out is not None:
-            checkpoint.save(out / CHECKPOINT, state())
+            _save(out, state())
             curves.write_csv(out / "curves.csv", curve)
         report(epoch)
 

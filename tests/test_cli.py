@@ -7,6 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from ressmooth.checkpoint import sha256
 from ressmooth.cli import main
 
 TINY = ["train", "--dataset", "digits", "--fraction", "0.2", "--epochs", "3", "--threads", "1"]
@@ -26,7 +27,8 @@ def test_train_leaves_config_curves_picture_and_checkpoint(tmp_path):
     best = max(float(row["val_acc"]) for row in rows)
     assert f"max accuracy {best:.2f} %" in result.output
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "checkpoint.pt").exists()
+    (checkpoint,) = tmp_path.glob("checkpoint-*.pt")
+    assert checkpoint.stem == f"checkpoint-{sha256(checkpoint.read_bytes())}"
 
 
 def test_progress_goes_to_stderr_one_line_an_epoch(tmp_path):
@@ -58,11 +60,33 @@ def test_a_killed_run_resumes_to_the_same_curve(tmp_path):
 
 def test_an_existing_run_is_not_overwritten(tmp_path):
     run(*TINY, "--out", tmp_path)
-    before = (tmp_path / "checkpoint.pt").read_bytes()
+    before = {path: path.read_bytes() for path in tmp_path.glob("checkpoint-*.pt")}
     result = run(*TINY, "--out", tmp_path)
     assert result.exit_code == 2
     assert "--resume" in result.stderr
-    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert {path: path.read_bytes() for path in tmp_path.glob("checkpoint-*.pt")} == before
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "empty"])
+def test_a_damaged_checkpoint_is_not_resumed_from(tmp_path, damage):
+    run(*TINY, "--out", tmp_path)
+    (checkpoint,) = tmp_path.glob("checkpoint-*.pt")
+    content = bytearray(checkpoint.read_bytes())
+    content[len(content) // 2] ^= 1
+    made = {"flipped": bytes(content), "truncated": bytes(content[:-1]), "empty": b""}
+    checkpoint.write_bytes(made[damage])
+    result = run("train", "--out", tmp_path, "--resume")
+    assert result.exit_code == 5
+    assert f"Checkpoint {checkpoint} is damaged" in result.stderr
+    assert checkpoint.read_bytes() == made[damage]
+
+
+def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path):
+    run(*TINY, "--out", tmp_path)
+    for path in tmp_path.glob("checkpoint-*.pt"):
+        path.unlink()
+    result = run("train", "--out", tmp_path, "--resume")
+    assert result.exit_code == 2 and "holds no checkpoint" in result.stderr
 
 
 def test_resuming_with_other_settings_is_refused(tmp_path):

@@ -88,7 +88,7 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
     if config.selection == "holdout":
         click.echo(f"test accuracy {result.test_acc:.2f} %")
     if out is not None:
-        click.echo(f"wrote {out}/: config.json, curves.csv, curves.png, checkpoint.pt")
+        click.echo(f"wrote {out}/: config.json, curves.csv, curves.png and its checkpoint")
 
 
 @main.command()
