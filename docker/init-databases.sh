@@ -2,7 +2,8 @@
 # Run once by the postgres image, in an empty volume: a database and a role of its own for each user of it.
 set -eu
 for name in results mlflow mlflow_auth; do
-    psql -v ON_ERROR_STOP=1 -v name="$name" -v password="$(cat "/run/secrets/${name}_password")" -U postgres -d postgres <<'SQL'
+    psql -v ON_ERROR_STOP=1 -v name="$name" -v secret="/run/secrets/${name}_password" -U postgres -d postgres <<'SQL'
+\set password `cat :'secret'`
 CREATE ROLE :"name" LOGIN PASSWORD :'password' NOSUPERUSER NOCREATEDB NOCREATEROLE;
 ALTER ROLE :"name" SET timezone = 'UTC';
 ALTER ROLE :"name" SET statement_timeout = '5min';

@@ -23,6 +23,7 @@ from ressmooth.config import RunConfig, parse
 from ressmooth.curves import Epoch
 from ressmooth.errors import (
     CheckpointError,
+    ConfigError,
     RessmoothError,
     StaleAttempt,
     StorageError,
@@ -32,6 +33,7 @@ from ressmooth.errors import (
 from ressmooth.store import Attempt, Store
 from ressmooth.train import Result, Trainer
 
+DRIVER = Path("/proc/driver/nvidia")
 LONGEST = 8_000  # characters of an error that are kept
 
 Verdict = Literal["go on", "prune", "stop"]
@@ -54,6 +56,8 @@ def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Verdict
     """Train `run_id` epoch by epoch, each recorded before it is yielded; the state at the end."""
     row = store.run(run_id)
     config = parse(row.config)
+    if config.device != "cpu":
+        check_gpu()
     directory = places.of_run(home, row.uid)
     places.make_directory(directory)
     attempt = store.claim(run_id, facts(config))
@@ -156,6 +160,16 @@ def _reason(error: Exception) -> str:
         return str(error)
     text = "".join(traceback.format_exception(error, limit=-4))
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+
+
+def check_gpu() -> None:
+    """Refuse a CPU in the place of a GPU: for torch, a driver that is too old is none."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given and DRIVER.exists() and not torch.cuda.is_available():
+        raise ConfigError(
+            f"CUDA_VISIBLE_DEVICES = {given}: there is a driver, but torch {torch.__version__} "
+            f"sees no GPU; is the driver new enough for CUDA {torch.version.cuda}? See nvidia-smi"
+        )
 
 
 def facts(config: RunConfig) -> dict[str, Any]:

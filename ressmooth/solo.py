@@ -11,7 +11,7 @@ from typing import Any
 from ressmooth import checkpoint, curves
 from ressmooth.config import RunConfig, parse
 from ressmooth.curves import Epoch
-from ressmooth.errors import ConfigError
+from ressmooth.errors import CheckpointError, ConfigError
 from ressmooth.places import make_directory
 from ressmooth.train import Result, differences, train
 
@@ -55,11 +55,17 @@ def _save(out: Path, state: checkpoint.State) -> None:
 
 def _load(out: Path) -> checkpoint.State:
     """The newest state; there are two if the last run was killed between write and unlink."""
-    paths = _checkpoints(out)
-    if not paths:
-        raise ConfigError(f"{out} holds no checkpoint to resume from; train anew without --resume")
-    states = [checkpoint.load(path, path.stem.removeprefix("checkpoint-")) for path in paths]
-    return max(states, key=lambda state: len(state["curve"]))
+    states, damaged = [], None
+    for path in _checkpoints(out):
+        try:
+            states.append(checkpoint.load(path, path.stem.removeprefix("checkpoint-")))
+        except CheckpointError as error:
+            damaged = error
+    if states:
+        return max(states, key=lambda state: len(state["curve"]))
+    raise damaged or ConfigError(
+        f"{out} holds no checkpoint to resume from; train anew without --resume"
+    )
 
 
 def run(

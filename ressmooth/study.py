@@ -67,6 +67,12 @@ def main(
     place = _place(
         engine, resources, resources.workers if workers == "auto" else int(workers), where
     )
+    if place.idle_gpus:
+        click.echo(
+            f"warning: resources.gpus_per_run = 0 trains on CPUs; {place.idle_gpus:g} GPUs stay "
+            "idle. Use --set resources.gpus_per_run=1, or a fraction",
+            err=True,
+        )
     if dry_run:
         from ressmooth.plan import describe
 
@@ -179,7 +185,7 @@ def _run(
 
     tick()  # a spent time budget asks for no more
     if dispatcher.peek():
-        _fetch(spec, home, quiet)
+        _fetch(spec, home, quiet, tick)
         with View(dispatcher, place.workers, quiet=quiet) as view:
             engine = place.engine(dispatcher, home, view)
 
@@ -202,9 +208,10 @@ def _run(
     return signals[0] if signals else 0
 
 
-def _fetch(spec: "StudySpec", home: Path, quiet: bool) -> None:
+def _fetch(spec: "StudySpec", home: Path, quiet: bool, tick: Callable[[], None]) -> None:
     """Get the data sets, as workers may be on nodes without a network; apart, as it needs torch."""
     from ressmooth.config import BUILT_IN
+    from ressmooth.errors import DataError
 
     used = {branch.values.get("dataset", BUILT_IN[0]) for branch in spec.branches}
     decoded = {name for name in used if any((home / "data").glob(f"{name}-*.pt"))}
@@ -214,9 +221,18 @@ def _fetch(spec: "StudySpec", home: Path, quiet: bool) -> None:
     if not quiet:
         click.echo(f"fetching {', '.join(missing)}", err=True)
     fetch = [sys.executable, "-m", "ressmooth.cli", "fetch", *missing, "--home", str(home)]
-    code = subprocess.run(fetch, stdout=subprocess.DEVNULL).returncode
-    if code:
-        raise click.exceptions.Exit(code)
+    with subprocess.Popen(fetch, stdout=subprocess.DEVNULL) as child:
+        try:
+            while child.poll() is None:
+                tick()
+                time.sleep(0.2)
+        except BaseException:
+            child.kill()
+            raise
+    if child.returncode < 0:
+        raise DataError(f"Fetching {', '.join(missing)} was ended by signal {-child.returncode}.")
+    if child.returncode:
+        raise click.exceptions.Exit(child.returncode)
 
 
 class _Stopped(BaseException):

@@ -81,6 +81,13 @@ def test_a_damaged_checkpoint_is_not_resumed_from(tmp_path, damage):
     assert checkpoint.read_bytes() == made[damage]
 
 
+def test_of_two_checkpoints_the_whole_one_is_resumed_from(tmp_path):
+    run(*TINY, "--out", tmp_path)
+    (tmp_path / f"checkpoint-{'0' * 64}.pt").write_bytes(b"killed between write and unlink")
+    result = run("train", "--out", tmp_path, "--resume")
+    assert result.exit_code == 0, result.stderr
+
+
 def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path):
     run(*TINY, "--out", tmp_path)
     for path in tmp_path.glob("checkpoint-*.pt"):

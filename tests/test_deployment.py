@@ -280,7 +280,8 @@ def world():
 
 def test_only_studies_reach_the_world(deployment, world):
     for name in ("db", "mlflow", "ray-head", "ray-worker"):
-        assert deployment.compose("exec", "-T", name, *world, check=False).returncode == 124, name
+        done = deployment.compose("exec", "-T", name, *world, check=False)
+        assert done.returncode in (1, 124), name  # no route, or no answer
     deployment.study(*world)
 
 
@@ -373,7 +374,7 @@ def test_a_backup_brings_back_what_was_wiped(deployment):
     deployment.wait_until_healthy()
     assert deployment.query("SELECT count(*) FROM run") == ["0"]
     deployment.compose("stop", "mlflow", "ray-head", "ray-worker")
-    restored = ["run", "--rm", "-T", "--entrypoint", "restore", "backup"]
+    restored = ["run", "--rm", "-T", "--no-deps", "--entrypoint", "restore", "backup"]
     refused = deployment.compose(*restored, "yesterday", check=False)
     assert refused.returncode == 2 and stamp in refused.stderr
     assert deployment.compose(*restored, stamp).stdout.endswith(f"restored: {stamp}\n")

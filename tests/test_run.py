@@ -9,7 +9,7 @@ import torch
 from ressmooth import run as runs
 from ressmooth.checkpoint import sha256
 from ressmooth.dispatch import Dispatcher
-from ressmooth.errors import StaleAttempt
+from ressmooth.errors import ConfigError, StaleAttempt
 from ressmooth.train import Trainer
 
 
@@ -170,6 +170,17 @@ def test_a_long_error_is_cut(store, waiting, tmp_path, monkeypatch):
     error = store.run(run_id).error
     assert len(error) < 8_100
     assert "RuntimeError: begin" in error and error.endswith("end\n")
+
+
+def test_no_cpu_in_the_place_of_a_gpu(store, waiting, tmp_path, monkeypatch):
+    """A driver that is too old: Ray and nvidia-smi see the GPU, torch does not."""
+    run_id = waiting(device="auto")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(runs, "DRIVER", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="is the driver new enough for CUDA"):
+        runs.execute(store, run_id, tmp_path, go_on)
+    assert store.run(run_id).state == "waiting"
 
 
 def test_an_attempt_that_was_replaced_writes_nothing_more(store, waiting, tmp_path):

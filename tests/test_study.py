@@ -174,6 +174,16 @@ def test_where_ray_is_not_installed_its_engine_says_how_to(study, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["optuna", "ray"])
+def test_gpus_that_would_stay_idle_are_told(study, engine, tmp_path):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1"}
+    options = ["--dry-run", "--engine", engine]
+    told = launch(study, tmp_path, *options, env=environment)
+    assert told.returncode == 0 and "2 GPUs stay idle" in told.stderr
+    used = launch(study, tmp_path, *options, "--set", "resources.gpus_per_run=1", env=environment)
+    assert used.stderr == ""
+
+
+@pytest.mark.parametrize("engine", ["optuna", "ray"])
 def test_the_plan_for_this_machine_starts_nothing(study, tmp_path, engine, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     done = launch(study, tmp_path / "home", "--engine", engine, "--dry-run", "--workers", "3")

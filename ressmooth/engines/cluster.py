@@ -12,7 +12,7 @@ import ray
 
 from ressmooth.errors import ClusterUnreachable, ConfigError
 from ressmooth.phrases import count
-from ressmooth.placement import at_once, room, slots
+from ressmooth.placement import at_once, room, slots, visible_gpus
 
 if TYPE_CHECKING:
     from ressmooth.dispatch import Dispatcher
@@ -49,6 +49,7 @@ class Cluster:
         if self.address == "local":  # to be started when there is something to train
             here = slots(workers, gpus_per_run=self.gpus_per_run, cpus_per_run=self.cpus_per_run)
             self.workers = len(here)
+            self.idle_gpus: float = 0 if self.gpus_per_run else len(visible_gpus())
             self.where = "in a Ray of this machine's own"
             return
         self._knock(self.address)
@@ -95,6 +96,7 @@ class Cluster:
         )
         self.workers = at_once(self.wanted, self.fitting)
         cpus, gpus = (sum(node[kind] for node in has) for kind in ("CPU", "GPU"))
+        self.idle_gpus = 0 if self.gpus_per_run else gpus
         parts = count(len(nodes), "Ray node"), count(cpus, "CPU"), count(gpus, "GPU")
         self.where = "on {} with {} and {}".format(*parts)
         return self.fitting

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ressmooth.engines import Grace, lost
 from ressmooth.errors import RessmoothError
 from ressmooth.phrases import count
-from ressmooth.placement import Slot, slots
+from ressmooth.placement import Slot, slots, visible_gpus
 
 if TYPE_CHECKING:
     from ressmooth.dispatch import Dispatcher
@@ -41,6 +41,7 @@ class Machine:
             workers, gpus_per_run=resources.gpus_per_run, cpus_per_run=resources.cpus_per_run
         )
         self.workers = len(self.slots)
+        self.idle_gpus = 0 if resources.gpus_per_run else len(visible_gpus())
 
     def __str__(self) -> str:
         gpus = {gpu for slot in self.slots for gpu in slot.gpus}
@@ -89,11 +90,12 @@ def _start(process: ForkServerProcess) -> None:
     for _ in range(STARTS):
         try:
             return process.start()
-        except (OSError, EOFError):
+        except (OSError, EOFError) as error:
+            reason = repr(error)
             time.sleep(TICK)
     raise RessmoothError(
-        f"No worker could be started in {STARTS} tries: the process they are forked from died each "
-        "time. Is there enough memory?"
+        f"No worker could be started in {STARTS} tries ({reason}): the process that forks them "
+        "died each time. Is there enough memory?"
     )
 
 

@@ -1,14 +1,37 @@
 """Workers that are stopped for so long that others take their place."""
 
 import os
+import signal
 import sqlite3
 import subprocess
+import sys
 from contextlib import closing
 
+import build
 import psutil
 import pytest
 from launching import CURVES, RESULTS, command, launch, query, wait_for, workers_of
 
+from ressmooth.dispatch import Dispatcher
+from ressmooth.run import execute
+
+WORKER = """
+import sys
+from pathlib import Path
+from ressmooth.errors import StaleAttempt
+from ressmooth.run import execute
+from ressmooth.store import Store
+
+def hear(epoch, best):
+    print(epoch.epoch, flush=True)
+    sys.stdin.readline()
+    return "go on"
+
+try:
+    execute(Store(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), hear)
+except StaleAttempt as error:
+    sys.exit(error.exit_code)
+"""
 NO_MLFLOW = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
 HALFWAY = "SELECT 1 FROM run WHERE state = 'running' AND last_epoch BETWEEN 2 AND 6"
 
@@ -51,4 +74,24 @@ def test_workers_that_wake_up_too_late_write_nothing(study, calm, tmp_path):
     assert not alive
     assert query(tmp_path, "SELECT * FROM run") == ended
     assert [query(tmp_path, sql) for sql in (RESULTS, CURVES)] == calm
-    assert not list(tmp_path.glob("runs/*/*.tmp"))
+
+
+def test_a_worker_that_nobody_killed_is_refused_when_it_wakes(store, tmp_path):
+    """As on a node that was cut off: its launcher lives, its run is another's meanwhile."""
+    spec = build.study({"smooth": {"method": "smoothing"}})
+    run = Dispatcher(store, store.open_study(spec, ""), spec).next()
+    frozen = subprocess.Popen(
+        [sys.executable, "-c", WORKER, store.url, str(run.id), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert frozen.stdout.readline() == "1\n"
+    frozen.send_signal(signal.SIGSTOP)
+    store.fail_worker(run.id, "its node does not answer")
+    assert execute(store, run.id, tmp_path, lambda epoch, best: "go on") == "complete"
+    ended = store.run(run.id), store.curve(run.id)
+    frozen.send_signal(signal.SIGCONT)
+    frozen.communicate("\n" * 10, timeout=60)
+    assert frozen.returncode == 9
+    assert (store.run(run.id), store.curve(run.id)) == ended
