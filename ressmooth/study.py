@@ -60,14 +60,14 @@ def main(
     if workers != "auto" and not (workers.isdecimal() and 0 < int(workers) <= 1024):
         raise ConfigError(f"--workers {workers}: a number from 1 to 1024, or auto")
     resources = loaded.resources
-    wants_gpu = any(branch.values.get("device") == "cuda" for branch in loaded.branches)
-    if wants_gpu and not resources.gpus_per_run:
+    devices = {branch.values.get("device", "auto") for branch in loaded.branches}
+    if "cuda" in devices and not resources.gpus_per_run:
         raise ConfigError("device = 'cuda': set resources.gpus_per_run to what a run may have")
     where = places.home(home)
     place = _place(
         engine, resources, resources.workers if workers == "auto" else int(workers), where
     )
-    if place.idle_gpus:
+    if place.idle_gpus and "auto" in devices:
         click.echo(
             f"warning: resources.gpus_per_run = 0 trains on CPUs; {place.idle_gpus:g} GPUs stay "
             "idle. Use --set resources.gpus_per_run=1, or a fraction",
@@ -210,10 +210,11 @@ def _run(
 
 def _fetch(spec: "StudySpec", home: Path, quiet: bool, tick: Callable[[], None]) -> None:
     """Get the data sets, as workers may be on nodes without a network; apart, as it needs torch."""
-    from ressmooth.config import BUILT_IN
+    from ressmooth.config import BUILT_IN, RunConfig
     from ressmooth.errors import DataError
 
-    used = {branch.values.get("dataset", BUILT_IN[0]) for branch in spec.branches}
+    usual = RunConfig.model_fields["dataset"].default
+    used = {branch.values.get("dataset", usual) for branch in spec.branches}
     decoded = {name for name in used if any((home / "data").glob(f"{name}-*.pt"))}
     missing = sorted(used - decoded - set(BUILT_IN))
     if not missing:

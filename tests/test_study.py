@@ -179,8 +179,9 @@ def test_gpus_that_would_stay_idle_are_told(study, engine, tmp_path):
     options = ["--dry-run", "--engine", engine]
     told = launch(study, tmp_path, *options, env=environment)
     assert told.returncode == 0 and "2 GPUs stay idle" in told.stderr
-    used = launch(study, tmp_path, *options, "--set", "resources.gpus_per_run=1", env=environment)
-    assert used.stderr == ""
+    for setting in ("resources.gpus_per_run=1", "device=cpu"):
+        quiet = launch(study, tmp_path, *options, "--set", setting, env=environment)
+        assert (quiet.returncode, quiet.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("engine", ["optuna", "ray"])
