@@ -1,16 +1,15 @@
 """One run's settings: typed, strict, and free of torch, so that mistakes are found at once.
 
-What is left out takes the value of the paper's protocol for that data set and optimizer.
-"""
+What is left out takes the value of the paper's protocol for that data set and optimizer."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from ressmooth.errors import ConfigError, did_you_mean
-from ressmooth.mistakes import reason
 
 BUILT_IN = ("digits", "synthetic")  # data sets that need no files
 DatasetName = Literal["digits", "fashion_mnist", "cifar10", "cifar100", "svhn", "synthetic"]
@@ -19,10 +18,8 @@ Method = Literal["mse", "smoothing", "label_smoothing", "cross_entropy", "adapti
 Distribution = Literal["laplace", "logistic", "constant"]
 OptimizerName = Literal["sgd", "adam", "adagrad"]
 Augmentation = Literal["none", "flip", "crop-flip"]
-
 Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
-
 # Section 6 of the paper; digits and synthetic are ours.
 PROTOCOL: dict[str, dict[str, Any]] = {
     "fashion_mnist": {"epochs": 48, "weight_decay": 1e-3, "augmentation": "none"},
@@ -32,6 +29,8 @@ PROTOCOL: dict[str, dict[str, Any]] = {
     "digits": {"epochs": 20, "weight_decay": 1e-4, "augmentation": "none"},
     "synthetic": {"epochs": 5, "weight_decay": 1e-4, "augmentation": "none"},
 }
+
+
 LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3, "adagrad": 1e-2}
 
 
@@ -102,6 +101,25 @@ class RunConfig(BaseModel):
         return epoch % self.eval_every == 0 or epoch > self.epochs - self.window
 
 
+@dataclass(frozen=True)
+class Epoch:
+    """One row of a run's curve; accuracies in %."""
+
+    epoch: int  # counted from 1
+    train_loss: float
+    train_acc: float
+    val_loss: float | None  # None where the evaluation schedule skips the epoch
+    val_acc: float | None
+    lr: float
+    scale: float  # s, averaged over the epoch's iterations; 0 without smoothing
+    diffusivity: float  # kappa, averaged over iterations, samples and classes
+    seconds: float
+
+
+# What an epoch measures: the columns of the epoch table and the metrics that MLflow shows.
+METRICS = tuple(field.name for field in fields(Epoch) if field.name != "epoch")
+
+
 def parse(values: Mapping[str, Any]) -> RunConfig:
     """A RunConfig, or a ConfigError with one line per mistake."""
     try:
@@ -121,3 +139,11 @@ def _describe(error: ErrorDetails) -> str:
 def choices(annotation: Any) -> tuple[str, ...]:
     """The names a Literal allows; none for other types."""
     return get_args(annotation) if isinstance(annotation, type(Method)) else ()
+
+
+def reason(detail: ErrorDetails) -> str:
+    if detail["type"] == "missing":
+        return "missing"
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    return detail["msg"][0].lower() + detail["msg"][1:]

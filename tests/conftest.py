@@ -5,9 +5,9 @@ import tempfile
 import uuid
 from pathlib import Path
 
-import launching
 import pytest
 import torch
+from helpers import launch
 
 from ressmooth.config import RunConfig, parse
 
@@ -33,7 +33,7 @@ def tiny(tmp_path: Path):
 def study(tmp_path):
     """A study file of eight short runs."""
     file = tmp_path / "tiny.toml"
-    file.write_text(launching.TINY.format(epochs=launching.EPOCHS))
+    file.write_text(launch.TINY.format(epochs=launch.EPOCHS))
     return file
 
 
@@ -41,9 +41,9 @@ def study(tmp_path):
 def undisturbed(tmp_path_factory):
     """What that study gives when nobody touches it, with the embedded MLflow: home, process."""
     home = tmp_path_factory.mktemp("undisturbed")
-    (home / "tiny.toml").write_text(launching.TINY.format(epochs=launching.EPOCHS))
+    (home / "tiny.toml").write_text(launch.TINY.format(epochs=launch.EPOCHS))
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
-    done = launching.launch(home / "tiny.toml", home, "--workers", "2", env=environment)
+    done = launch.launch(home / "tiny.toml", home, "--workers", "2", env=environment)
     assert done.returncode == 0, done.stderr
     return home, done
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from ressmooth import checkpoint, models
 from ressmooth.bench.timing import Bench, Row, Work
 from ressmooth.config import parse
-from ressmooth.data import Batches, Normaliser, load
-from ressmooth.methods import SquaredError
 from ressmooth.smoothing import Constant, SmoothingLoss, diffusivity, residual
-from ressmooth.train import Trainer
+from ressmooth.training import checkpoint, models
+from ressmooth.training.data import Batches, Normaliser, load
+from ressmooth.training.losses import SquaredError
+from ressmooth.training.trainer import Trainer
 
 BATCH = 128
 SMALLEST_EPOCH = 58  # steps: an eighth of Fashion-MNIST

@@ -1,5 +1,82 @@
 """`ressmooth`: everything but launching studies. Thin: each command imports what it needs."""
 
-from ressmooth.cli.group import main
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["main"]
+import click
+
+from ressmooth import __version__
+from ressmooth.errors import ConfigError, RessmoothError
+from ressmooth.formatting import printable
+from ressmooth.paths import home
+
+if TYPE_CHECKING:
+    from ressmooth.store import Store, StudyRow
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+
+class Command(click.Command):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RessmoothError as error:
+            for line in str(error).split("\n"):
+                click.echo(f"error: {printable(line)}", err=True)
+            ctx.exit(error.exit_code)
+
+
+class Group(Command, click.Group):
+    pass
+
+
+COMMANDS = {
+    "train": ("train", "bench"),
+    "studies": ("list", "show", "compare", "report", "plot", "export", "retry", "rerun"),
+    "admin": ("fetch", "sync", "ui", "db", "doctor"),
+}
+
+
+MODULES = {name: module for module, names in COMMANDS.items() for name in names}
+
+
+class Commands(Group):
+    """Loads the module of a command when that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(MODULES)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in MODULES:
+            import_module(f"ressmooth.cli.{MODULES[name]}")
+        return super().get_command(ctx, name)
+
+
+@click.group(cls=Commands, context_settings=HELP_OPTIONS)
+@click.version_option(__version__)
+def main() -> None:
+    """Does residual smoothing really regularise? Train, search, track and compare."""
+
+
+with_home = click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    callback=lambda ctx, option, given: home(given),
+    help="where results are kept [default: RESSMOOTH_HOME or ~/.ressmooth]",
+)
+
+
+def open_home(where: Path) -> "Store":
+    """The Store of a home that has one; looking must not create it."""
+    from ressmooth.store import default_url, open_store
+
+    return open_store(default_url(where), create=False)
+
+
+def find_study(store: "Store", name: str) -> "StudyRow":
+    study = store.study(name)
+    if study is None:
+        known = ", ".join(row.name for row in store.studies()) or "none yet"
+        raise ConfigError(f"no study {name!r} here; known: {known}")
+    return study

@@ -10,17 +10,17 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from ressmooth.cli.group import find_study, main, open_home, with_home
+from ressmooth.cli import find_study, main, open_home, with_home
 from ressmooth.errors import ConfigError, StorageError, TrackingError
-from ressmooth.places import make_directory
+from ressmooth.paths import make_directory
 
 
 @main.command("list")
 @with_home
 def list_(home: Path) -> None:
     """List the studies of this home."""
-    from ressmooth.arms import arms_of
-    from ressmooth.report.text import overview
+    from ressmooth.report.compare import arms_of
+    from ressmooth.report.tables import overview
 
     store = open_home(home)
     studies = [(s, store.trials(s.id), arms_of(s, store.winners(s.id))) for s in store.studies()]
@@ -32,8 +32,8 @@ def list_(home: Path) -> None:
 @with_home
 def show(study: str, home: Path) -> None:
     """Show every trial and run of STUDY, then the comparison."""
-    from ressmooth.compare import compare_studies, leading
-    from ressmooth.report.text import details
+    from ressmooth.report.compare import compare_studies, leading
+    from ressmooth.report.tables import details
 
     store = open_home(home)
     row = find_study(store, study)
@@ -66,8 +66,8 @@ def compare(
     ressmooth compare paper-table2 --against paper --fraction 0.125
     ressmooth compare mine yours --format latex
     """
-    from ressmooth.compare import compare_studies, only
     from ressmooth.report import tables
+    from ressmooth.report.compare import compare_studies, only
 
     store = open_home(home)
     rows = [find_study(store, study) for study in dict.fromkeys(studies)]
@@ -93,8 +93,8 @@ def compare(
 @with_home
 def report(study: str, out: Path, home: Path) -> None:
     """Write a report of STUDY: a page, Markdown, figures and tables; MLflow gets it too."""
-    from ressmooth import tracking
     from ressmooth.report.page import Report, write
+    from ressmooth.tracking.server import show_report
 
     store = open_home(home)
     row = find_study(store, study)
@@ -109,7 +109,7 @@ def report(study: str, out: Path, home: Path) -> None:
             shutil.copytree(scratch, out, dirs_exist_ok=True)
         click.echo(f"wrote {out}/: index.html, report.md, comparison.csv and .json, figures/")
         try:
-            tracking.show_report(home, row, Path(scratch))
+            show_report(home, row, Path(scratch))
         except TrackingError as error:
             click.echo(f"warning: not logged to MLflow ({error})", err=True)
 
@@ -134,10 +134,10 @@ def plot(what: str, out: Path) -> None:
     """Draw the annealing of the scale, or the diffusivity's sigmoid."""
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: a file that ends in .png, .svg or .pdf")
-    from ressmooth.report import method, style
+    from ressmooth.report import figures, style
 
     with _writing(out):
-        style.save(style.picture(*method.PICTURES[what]()), out)
+        style.save(style.picture(*figures.PICTURES[what]()), out)
     click.echo(f"wrote {out}")
 
 
@@ -158,11 +158,11 @@ def export(study: str, form: str, out: Path | None, home: Path) -> None:
     store = open_home(home)
     row = find_study(store, study)
     if out is None:
-        from ressmooth.export import write
+        from ressmooth.report.export import write
 
         write(store, row, form, sys.stdout)
         return
-    from ressmooth.report.searched import save_optuna
+    from ressmooth.report.export import save_optuna
 
     with _writing(out), TemporaryDirectory(dir=out.absolute().parent) as scratch:
         save_optuna(store, row, Path(scratch) / out.name)
@@ -180,7 +180,7 @@ def retry(study: str, failed: bool, home: Path) -> None:
 
     store, holder = open_home(home), Holder.here()
     study_id = find_study(store, study).id
-    store.hold(study_id, holder)  # a launcher would not notice
+    store.acquire(study_id, holder)  # a launcher would not notice
     try:
         count = store.reset_failed(study_id)
     finally:
@@ -193,7 +193,7 @@ def retry(study: str, failed: bool, home: Path) -> None:
 @with_home
 def rerun(run: int, home: Path) -> None:
     """Train the recorded RUN again and say whether the result is identical."""
-    from ressmooth.rerun import rerun as again
+    from ressmooth.engines.runner import rerun as again
 
     differing = again(open_home(home), run, home)
     if differing:

@@ -1,40 +1,72 @@
-"""Two bodies for one brain: worker processes on this machine, or Ray Tune on a cluster."""
+"""Local and Ray execution of one planner."""
 
 import time
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from ressmooth import places
+from ressmooth import paths
 
 if TYPE_CHECKING:
-    from ressmooth.dispatch import Dispatcher
+    from ressmooth.engines.progress import View
+    from ressmooth.search.planner import Planner
     from ressmooth.store import RunRow
 
-GRACE = 10.0  # seconds
+GRACE = 10.0  # seconds that a stopped study gives its runs to end their epoch
 
 
-def lost(dispatcher: "Dispatcher", home: Path, run: "RunRow", reason: str) -> str:
-    """A run's worker died; what becomes of the run."""
-    told = dispatcher.lost(run.id, reason)
-    if dispatcher.store.run(run.id).finished_at is not None:
-        places.clear(places.of_run(home, run.uid))
-    return told
+class Decision(StrEnum):
+    """What a run does after an epoch has been recorded."""
+
+    CONTINUE = "continue"
+    PRUNE = "prune"
+    STOP = "stop"
 
 
-class Grace:
-    """The time that runs get to end their epoch when the study is stopped."""
+class Engine(Protocol):
+    """Executes the planner's runs on some machines. `str(engine)` describes them."""
+
+    @property
+    def workers(self) -> int:
+        """Return the number of concurrent runs."""
+
+    @property
+    def idle_gpus(self) -> float:
+        """Return the number of GPUs that the study leaves unused."""
+
+    def run(self, planner: "Planner", home: Path, view: "View", tick: Callable[[], None]) -> None:
+        """Execute runs until nothing is left or the engine is stopped.
+
+        `tick` is called about twice a second, for the heartbeat and the time budget.
+        """
+
+    def stop(self) -> None:
+        """End every run after its current epoch. A second call ends them at once."""
+
+
+class GracePeriod:
+    """The time in which runs may end their epoch after the study was stopped."""
 
     def __init__(self) -> None:
         self.ends: float | None = None
 
     def begin(self) -> None:
-        """Asked for a second time, there is no more of it."""
+        """Begin the grace period, or end it if it has begun already."""
         self.ends = time.monotonic() + (GRACE if self.ends is None else 0)
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         return self.ends is not None
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.ends is not None and time.monotonic() >= self.ends
+
+
+def worker_died(planner: "Planner", home: Path, run: "RunRow", reason: str) -> str:
+    """Requeue or fail a run whose worker died. Return a message for the view."""
+    message = planner.worker_died(run.id, reason)
+    if planner.store.run(run.id).finished_at is not None:
+        paths.remove_checkpoints(paths.run_directory(home, run.uid))
+    return message

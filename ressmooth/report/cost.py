@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ressmooth.arms import Arm, conditions
-from ressmooth.phrases import duration
-from ressmooth.report import words
+from ressmooth.formatting import duration
+from ressmooth.report import verdicts
+from ressmooth.report.compare import Arm, conditions
 from ressmooth.store import EpochRow, TrialRow
 
 HEAD = ("arm", "problem", "runs", "epochs", "time", "s per epoch", "ratio to SGD")
@@ -63,7 +63,7 @@ def _cost(
     sgd = _per_epoch([arm for arm in beside if arm.method == "sgd"], curves)
     return Cost(
         name,
-        words.problem(condition),
+        verdicts.problem(condition),
         len(runs),
         sum(run.last_epoch for run in runs),
         sum(run.seconds or 0.0 for run in runs),

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
+import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from ressmooth.arms import Arm, conditions, samples
-from ressmooth.compare import Comparison
-from ressmooth.report import words
+from ressmooth.report import verdicts
+from ressmooth.report.compare import Arm, Comparison, conditions, samples
 from ressmooth.report.cost import Cost
-from ressmooth.report.searched import complete_trials, optuna_study, varied
+from ressmooth.report.export import complete_trials, optuna_study, varied
 from ressmooth.report.style import INK, Draw, colour, dash, legend, marker
-from ressmooth.spec import StudySpec
+from ressmooth.smoothing import Laplace, Logistic
+from ressmooth.spec.schema import StudySpec
 from ressmooth.store import EpochRow, TrialRow
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 ZOOM = 20.0  # points of accuracy that a learning curve shows
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 Space = dict[str, BaseDistribution]
-
 CURVES = {  # column of an epoch -> what it is
     "val_acc": "validation accuracy (%)",
     "train_loss": "training loss",
@@ -56,7 +56,7 @@ def accuracy_by_width(
     by_arm = {arm: t for arm, t in by_arm.items() if len({x.params["b"] for x in t}) > 1}
     if not by_arm:
         return None
-    where = words.problem(comparison.condition)
+    where = verdicts.problem(comparison.condition)
     widths = [trial.params["b"] for tried in by_arm.values() for trial in tried]
     reach = max(widths) - min(widths)
 
@@ -170,7 +170,7 @@ def search(spec: StudySpec, trials: Sequence[TrialRow]) -> list[Panel]:
     for condition, arm in product(trained, spec.arms):
         complete = [t for t in complete_trials(trials, arm) if t.condition == condition]
         axes = varied(spec, arm, complete)
-        title = arm if len(trained) == 1 else f"{arm}, {words.problem(condition)}"
+        title = arm if len(trained) == 1 else f"{arm}, {verdicts.problem(condition)}"
         differ = len({trial.value for trial in complete}) > 1
         if len(axes) > 1 and len(complete) > 3 and differ:
             panels.append(_importances(title, complete, axes))
@@ -280,3 +280,49 @@ def _bars(axes: "Axes", values: dict[str, float]) -> None:
 
 def _slug(text: str) -> str:
     return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in text).split())
+
+
+ALPHAS = (0.25, 0.5, 1.0, 2.0, 4.0)
+SCALES = (0.25, 0.5, 0.75, 1.0)
+WIDTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # the paper's b
+MU = 0.75
+
+
+def sigmoids() -> list[Draw]:
+    """kappa = s / (1 + exp(-alpha d~)), for several alpha and for several s."""
+
+    def by_alpha(axes: "Axes") -> None:
+        _sigmoids(axes, [(1.0, alpha, f"α = {alpha:g}") for alpha in ALPHAS])
+        axes.set_title("local: steepness α, at s = 1")
+
+    def by_scale(axes: "Axes") -> None:
+        _sigmoids(axes, [(scale, 1.0, f"s = {scale:g}") for scale in SCALES])
+        axes.set_title("global: scale s, at α = 1")
+
+    return [by_alpha, by_scale]
+
+
+def _sigmoids(axes: "Axes", curves: Sequence[tuple[float, float, str]]) -> None:
+    normalised = np.linspace(-4, 4, 201)
+    for number, (scale, alpha, label) in enumerate(curves):
+        kappa = scale * torch.sigmoid(alpha * torch.from_numpy(normalised))
+        axes.plot(normalised, kappa, color=colour(number), label=label)
+    axes.set(xlabel="normalised residual d̃", ylabel="diffusivity κ", ylim=(-0.03, 1.03))
+    axes.legend(loc="upper left")
+
+
+def annealings(laplace: Sequence[float] = WIDTHS, logistic: Sequence[float] = WIDTHS) -> list[Draw]:
+    """Both curves of the scale over training, each for several widths b."""
+
+    def draw(axes: "Axes", kind: type[Laplace] | type[Logistic], widths: Sequence[float]) -> None:
+        progress = torch.linspace(0, 1, 501, dtype=torch.float64)
+        for number, b in enumerate(widths):
+            axes.plot(progress, kind(MU, b)(progress), color=colour(number), label=f"b = {b:g}")
+        axes.set(xlabel="fraction of training", ylabel="scale s", ylim=(-0.03, 1.03))
+        axes.set_title(f"{kind.__name__}, peak at μ = {MU:g}")
+        axes.legend(loc="upper left")
+
+    return [lambda axes: draw(axes, Laplace, laplace), lambda axes: draw(axes, Logistic, logistic)]
+
+
+PICTURES = {"annealing": annealings, "sigmoid": sigmoids}

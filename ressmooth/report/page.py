@@ -9,17 +9,15 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from ressmooth import __version__, paper, phrases
-from ressmooth.arms import Arm, arms_of, conditions, problem
-from ressmooth.compare import Comparison, compare, leading
-from ressmooth.paper import Baseline
-from ressmooth.phrases import duration, settings
-from ressmooth.report import cost, figures, method, style, tables, words
+from ressmooth import __version__, formatting
+from ressmooth.formatting import duration, settings
+from ressmooth.report import cost, figures, paper, style, tables, verdicts
+from ressmooth.report.compare import Arm, Comparison, arms_of, compare, conditions, leading, problem
 from ressmooth.report.figures import Panel
-from ressmooth.report.layout import Layout, PaperTable
+from ressmooth.report.paper_tables import Layout, PaperTable
 from ressmooth.report.tables import Sheet
-from ressmooth.spec import StudySpec
-from ressmooth.store import EpochRow, RunRow, Store, StudyRow, TrialRow
+from ressmooth.spec import read_stored
+from ressmooth.store import EpochRow, PublishedFigure, RunRow, Store, StudyRow, TrialRow
 
 MOST_WIDTHS = 6  # curves in the picture of the annealing
 
@@ -42,11 +40,11 @@ class Report:
     """What is shown of a study, read from the Store."""
 
     def __init__(self, store: Store, study: StudyRow) -> None:
-        self.study, self.spec = study, StudySpec.from_dict(study.spec)
+        self.study, self.spec = study, read_stored(study.spec)
         self.trials: list[TrialRow] = store.trials(study.id)
         self.arms: list[Arm] = arms_of(study, store.winners(study.id))
         trained = [problem(trial.condition) for trial in self.trials]
-        self.published: list[Baseline] = store.baselines(trained)
+        self.published: list[PublishedFigure] = store.published_figures(trained)
         self.comparisons: list[Comparison] = compare(self.arms, self.published)
         shown = [run for arm in self.arms for run in arm.runs]
         self.curves: dict[int, list[EpochRow]] = {run: store.curve(run) for run in shown}
@@ -67,7 +65,7 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        return words.notes(self.comparisons, against_paper=self.has_paper)
+        return verdicts.notes(self.comparisons, against_paper=self.has_paper)
 
     @cached_property
     def paper_tables(self) -> list[PaperTable]:
@@ -112,7 +110,9 @@ class Report:
         states = Counter(run.state for run in runs)
         trained = sum(run.seconds or 0.0 for run in runs)
         used = [(run.device, run.threads or 0) for run in runs if run.device]
-        where = Counter(f"{device}, {phrases.count(threads, 'thread')}" for device, threads in used)
+        where = Counter(
+            f"{device}, {formatting.count(threads, 'thread')}" for device, threads in used
+        )
         commits = sorted({run.git_commit for run in runs if run.git_commit})
         versions = dict.fromkeys(
             f"{name} {version}" for run in runs for name, version in (run.versions or {}).items()
@@ -120,7 +120,7 @@ class Report:
         facts = [
             ", ".join(f"{number} runs {state}" for state, number in states.items()),
             f"{duration(trained)} of training on {'; '.join(where) or 'nothing yet'}",
-            f"{phrases.count(self.spec.seeds, 'seed')} per trial"
+            f"{formatting.count(self.spec.seeds, 'seed')} per trial"
             + (f", {self.spec.confirm} fresh ones to confirm" if self.spec.confirm else ""),
             ", ".join(versions),
             f"code {', '.join(commits)}" if commits else "",
@@ -157,7 +157,7 @@ class Report:
     def _groups(self) -> Iterator[list[Panel]]:
         for condition in conditions(self.arms):
             chosen = [arm for arm in self.arms if arm.condition == condition]
-            where = words.problem(condition)
+            where = verdicts.problem(condition)
             yield figures.learning_curves(chosen, self.curves, where, self._numbers)
 
     @cached_property
@@ -172,17 +172,17 @@ class Report:
             c for c in configs if (c["method"], c["distribution"]) == ("smoothing", distribution)
         ]
         tried = sorted({config["b"] for config in like})
-        return tried if 0 < len(tried) <= MOST_WIDTHS else method.WIDTHS
+        return tried if 0 < len(tried) <= MOST_WIDTHS else figures.WIDTHS
 
     def _method(self) -> list[Panel]:
         sigmoids = [
             "Diffusivity against the normalised residual for several steepnesses α.",
             "The same for several scales s.",
         ]
-        drawn = method.annealings(self._tried("laplace"), self._tried("logistic"))
+        drawn = figures.annealings(self._tried("laplace"), self._tried("logistic"))
         annealings = [f"Scale over training, {kind}." for kind in ("laplace", "logistic")]
         return [
-            *_panels("sigmoid", sigmoids, method.sigmoids()),
+            *_panels("sigmoid", sigmoids, figures.sigmoids()),
             *_panels("annealing", annealings, drawn),
         ]
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ressmooth.arms import searched
-from ressmooth.compare import Comparison, Line, leading
-from ressmooth.phrases import settings
-from ressmooth.report import words
+from ressmooth.formatting import duration, last_line, settings
+from ressmooth.report import verdicts
+from ressmooth.report.compare import Arm, Comparison, Line, leading, searched
+from ressmooth.store import StudyRow, TrialRow
 
 WIDTH = 120
 LATEX = {
@@ -58,8 +59,8 @@ def ours(comparison: Comparison) -> Sheet:
             settings(searched(line.arm)) or "–",
             str(line.arm.tried),
             str(line.sample.n),
-            words.figure(line.sample),
-            words.between(line.sample.interval),
+            verdicts.figure(line.sample),
+            verdicts.between(line.sample.interval),
             *_difference(line),
         ]
         for line in comparison.lines
@@ -73,11 +74,11 @@ def beside_paper(comparison: Comparison) -> Sheet:
     rows = [
         [
             line.arm.label,
-            words.figure(line.sample),
+            verdicts.figure(line.sample),
             "–" if line.paper is None else f"{line.paper:.2f}",
-            words.signed(line.from_paper),
-            words.signed(line.difference.mean if line.difference else None),
-            words.signed(line.paper_difference),
+            verdicts.signed(line.from_paper),
+            verdicts.signed(line.difference.mean if line.difference else None),
+            verdicts.signed(line.paper_difference),
             line.ordering or "–",
         ]
         for line in comparison.lines
@@ -90,13 +91,15 @@ def _difference(line: Line) -> list[str]:
     if line.difference is None:
         return ["–", "–", "–"]
     tested = line.difference
-    interval = words.between(tested.interval, signs=True)
-    return [words.signed(tested.mean), interval, words.probability(tested.p)]
+    interval = verdicts.between(tested.interval, signs=True)
+    return [verdicts.signed(tested.mean), interval, verdicts.probability(tested.p)]
 
 
 def _title(comparison: Comparison) -> str:
     studies = " + ".join(dict.fromkeys(line.arm.study for line in comparison.lines))
-    return f"{studies}: {comparison.statistic} accuracy in %, {words.problem(comparison.condition)}"
+    return (
+        f"{studies}: {comparison.statistic} accuracy in %, {verdicts.problem(comparison.condition)}"
+    )
 
 
 def _best(comparison: Comparison) -> int:
@@ -108,7 +111,7 @@ def text(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
     """Tables, then what they say."""
     found = list(comparisons)
     parts = [render(sheet).rstrip() for sheet in sheets(found, against_paper=against_paper)]
-    notes = words.notes(found, against_paper=against_paper)
+    notes = verdicts.notes(found, against_paper=against_paper)
     return "\n".join([*parts, *said(found), *notes])
 
 
@@ -118,17 +121,17 @@ def markdown(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
         f"**{sheet.title}**\n\n{markdown_table(sheet)}"
         for sheet in sheets(found, against_paper=against_paper)
     ]
-    sentences = [*said(found), *words.notes(found, against_paper=against_paper)]
+    sentences = [*said(found), *verdicts.notes(found, against_paper=against_paper)]
     return "\n".join([*parts, *(f"- {sentence}" for sentence in sentences)])
 
 
 def said(comparisons: Sequence[Comparison]) -> list[str]:
     """Every verdict, and a summary of several."""
-    found = [words.verdict(line, each) for each in comparisons for line in each.tested]
+    found = [verdicts.verdict(line, each) for each in comparisons for line in each.tested]
     selecting = leading(comparisons)
     if sum(len(each.tested) for each in selecting) > 2:
-        found.insert(0, words.summary(selecting))
-    return found + [sentence for each in comparisons for sentence in words.ranking(each)]
+        found.insert(0, verdicts.summary(selecting))
+    return found + [sentence for each in comparisons for sentence in verdicts.ranking(each)]
 
 
 def markdown_table(sheet: Sheet) -> str:
@@ -140,7 +143,7 @@ def markdown_table(sheet: Sheet) -> str:
 def latex(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
     """Tables for the booktabs package, a comment with the notes above each."""
     found = list(comparisons)
-    notes = "\n".join(f"% {note}" for note in words.notes(found, against_paper=against_paper))
+    notes = "\n".join(f"% {note}" for note in verdicts.notes(found, against_paper=against_paper))
     tables = map(_latex_table, sheets(found, against_paper=against_paper))
     return "\n".join([notes, *tables])
 
@@ -237,3 +240,63 @@ def rendered(table: Table) -> str:
     with console.capture() as capture:
         console.print(table)
     return capture.get()
+
+
+def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[Arm]]]) -> str:
+    """A line per study."""
+    table = Table()
+    for column in ("study", "dataset", "model", "runs", "best arm", "since", "held by"):
+        table.add_column(column)
+    for study, trials, arms in studies:
+        best = max(arms, key=lambda arm: arm.leading.mean, default=None)
+        common = study.spec["settings"]
+        table.add_row(
+            study.name,
+            str(common.get("dataset", "digits")),
+            str(common.get("model", "small")),
+            _states(run.state for trial in trials for run in trial.runs),
+            f"{best.name} {best.leading.mean:.2f} %" if best else "–",
+            f"{study.created_at:%Y-%m-%d %H:%M}",
+            study.held_by or "",
+        )
+    return rendered(table).rstrip()
+
+
+def details(study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[Comparison]) -> str:
+    """Every trial and run of a study, then the comparison."""
+    table = Table(title=study.name)
+    for column in ("arm", "configuration", "value", "run", "seed", "epochs", "state", "max"):
+        table.add_column(column, overflow="fold")
+    for column in ("mean", "time"):
+        table.add_column(column)
+    for trial in trials:
+        arm = trial.arm if trial.confirms is None else f"{trial.arm} (fresh seeds)"
+        head = [arm, settings(trial.params), _percent(trial.value)]
+        for run in trial.runs:
+            table.add_row(
+                *(head if run is trial.runs[0] else [""] * len(head)),
+                str(run.id),
+                str(run.seed),
+                f"{run.last_epoch}/{run.config['epochs']}",
+                run.state,
+                _percent(run.max_acc),
+                _percent(run.mean_acc),
+                duration(run.seconds) if run.seconds is not None else "",
+            )
+    errors = [
+        f"run {run.id} ({trial.arm}, seed {run.seed}): {last_line(run.error)}"
+        for trial in trials
+        for run in trial.runs
+        if run.error
+    ]
+    compared = text(comparisons, against_paper=False)
+    return "\n".join([rendered(table).rstrip(), *errors, compared])
+
+
+def _percent(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.2f}"
+
+
+def _states(states: Iterable[str]) -> str:
+    counts = Counter(states)
+    return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"

@@ -1,7 +1,6 @@
 """Reaching the database: addresses, connections, transactions that outlive an outage, schema.
 
-SQLite is a file under the home directory, PostgreSQL an address in RESSMOOTH_DATABASE_URL.
-"""
+SQLite is a file under the home directory, PostgreSQL an address in RESSMOOTH_DATABASE_URL."""
 
 import json
 import logging
@@ -10,9 +9,9 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
@@ -30,13 +29,13 @@ from ressmooth.store.migrations import HEAD, VERSION_TABLE
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
 BUSY_TIMEOUT = 60.0  # seconds that SQLite itself waits for a lock
 PATIENCE = 300.0  # seconds that a transaction is tried again
 OPENING_PATIENCE = 5.0  # the same for the first one: a wrong address should be told soon
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0  # seconds between two tries
-WAL_IS_SAFE = (3, 51, 3)  # before, WAL could corrupt: https://sqlite.org/wal.html#walresetbug
 
+
+WAL_IS_SAFE = (3, 51, 3)  # before, WAL could corrupt: https://sqlite.org/wal.html#walresetbug
 # What a server that died without a word may take to be noticed: 30 + 3 x 10 s.
 POSTGRESQL: dict[str, Any] = {
     "application_name": "ressmooth",
@@ -263,3 +262,33 @@ def _postgresql(error: DBAPIError) -> type[RessmoothError] | None:
             # connection, deadlock, resources, shutting down or starting; a standby taking over
             return StoreUnreachable
     return None
+
+
+class HasDatabase(Protocol):
+    database: Database
+
+
+S = TypeVar("S", bound=HasDatabase)
+P = ParamSpec("P")
+
+
+Method = Callable[Concatenate[S, Connection, P], T]
+Call = Callable[Concatenate[S, P], T]  # the same without the connection
+
+
+def reading(method: Method[S, P, T]) -> Call[S, P, T]:
+    return _transaction(method, reads=True)
+
+
+def writing(method: Method[S, P, T]) -> Call[S, P, T]:
+    return _transaction(method, reads=False)
+
+
+def _transaction(method: Method[S, P, T], *, reads: bool) -> Call[S, P, T]:
+    @wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.transact(
+            lambda connection: method(self, connection, *args, **kwargs), reads=reads
+        )
+
+    return call

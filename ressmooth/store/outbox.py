@@ -1,32 +1,25 @@
-"""What MLflow is still to hear of, written with what it tells about, read by one relay."""
+"""Transactional outbox of undelivered MLflow events. One relay reads it."""
 
 from collections.abc import Iterable
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from ressmooth.store.database import Database
-from ressmooth.store.rows import OutboxRow
-from ressmooth.store.tables import PENDING, Outbox, clock
-from ressmooth.store.transaction import reading, writing
+from ressmooth.store.database import Database, reading, writing
+from ressmooth.store.rows import Event, OutboxRow
+from ressmooth.store.tables import PENDING, Outbox, db_now
+
+COLUMNS = [Outbox.__table__.columns[name] for name in OutboxRow.__dataclass_fields__]
 
 
-class Mailing:
-    """The part of the Store that the relay reads and ticks off."""
+class OutboxQueue:
+    """The part of the Store that the relay reads and marks as sent."""
 
     database: Database
 
     @reading
     def pending(self, connection: Connection, study_id: int | None, limit: int) -> list[OutboxRow]:
-        """The oldest of what is neither sent nor parked; of all studies for None."""
-        columns = (
-            Outbox.id,
-            Outbox.study_id,
-            Outbox.run_id,
-            Outbox.epoch,
-            Outbox.kind,
-            Outbox.created_at,
-        )
-        query = select(*columns).where(PENDING).order_by(Outbox.id).limit(limit)
+        """Return the oldest rows neither sent nor rejected. None means all studies."""
+        query = select(*COLUMNS).where(PENDING).order_by(Outbox.id).limit(limit)
         if study_id is not None:
             query = query.where(Outbox.study_id == study_id)
         return [OutboxRow(*row) for row in connection.execute(query)]
@@ -43,15 +36,15 @@ class Mailing:
         rows = [{"sent": id} for id in ids]
         if rows:
             statement = update(Outbox).where(Outbox.id == bindparam("sent"))
-            connection.execute(statement.values(sent_at=clock()), rows)
+            connection.execute(statement.values(sent_at=db_now()), rows)
 
     @writing
-    def park(self, connection: Connection, id: int, reason: str) -> None:
-        """Never send it: MLflow refuses it for `reason`."""
+    def reject(self, connection: Connection, id: int, reason: str) -> None:
+        """Never send this row, because MLflow refuses it for `reason`."""
         connection.execute(update(Outbox).where(Outbox.id == id).values(parked=reason))
 
     @writing
-    def touch_study(self, connection: Connection, study_id: int) -> None:
-        """Let the mirror of the study itself be renewed."""
-        row = insert(Outbox).values(study_id=study_id, kind="study", created_at=clock())
+    def announce_study(self, connection: Connection, study_id: int) -> None:
+        """Add an event that refreshes the study's own page in MLflow."""
+        row = insert(Outbox).values(study_id=study_id, kind=Event.STUDY, created_at=db_now())
         connection.execute(row)

@@ -7,15 +7,40 @@ import socket
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from ressmooth.config import Epoch
+
 # The clock that a start time is reckoned from is adjusted now and then; a reused pid is far off.
 SAME_START = 10.0  # seconds
 
-WAITING, RUNNING, COMPLETE, PRUNED, FAILED = "waiting", "running", "complete", "pruned", "failed"
-TERMINAL = (COMPLETE, PRUNED, FAILED)
+
+class State(StrEnum):
+    """The state of a run or a trial, as stored in SQL. A trial never waits."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    PRUNED = "pruned"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL
+
+
+TERMINAL = (State.COMPLETE, State.PRUNED, State.FAILED)
+
+
+class Event(StrEnum):
+    """What an outbox row reports to MLflow."""
+
+    EPOCH = "epoch"
+    RUN = "run"
+    STUDY = "study"
 
 
 @dataclass(frozen=True)
@@ -75,7 +100,7 @@ class RunRow:
     uid: str
     trial_id: int
     seed: int
-    state: str
+    state: State
     attempt: int
     failures: int  # deaths of its workers
     config: dict[str, Any]
@@ -105,7 +130,7 @@ class TrialRow:
     branch: str
     number_in_branch: int
     params: dict[str, Any]
-    state: str
+    state: State
     value: float | None
     sampler_state: dict[str, Any]
     created_at: datetime
@@ -123,16 +148,7 @@ class Winner:
 
 
 @dataclass(frozen=True)
-class EpochRow:
-    epoch: int
-    train_loss: float | None  # None where it was not measured or not finite
-    train_acc: float | None
-    val_loss: float | None
-    val_acc: float | None
-    lr: float | None
-    scale: float | None
-    diffusivity: float | None
-    seconds: float | None
+class EpochRow(Epoch):
     recorded_at: datetime
     checkpoint_sha256: str | None
 
@@ -143,5 +159,26 @@ class OutboxRow:
     study_id: int
     run_id: int | None
     epoch: int | None
-    kind: str  # epoch, run, study
+    kind: Event
     created_at: datetime
+
+
+Problem = tuple[str, str, float]  # data set, network, fraction
+
+
+@dataclass(frozen=True)
+class PublishedFigure:
+    """One number of the paper's tables (SQL table `baseline`)."""
+
+    table_name: str
+    dataset: str
+    model: str
+    fraction: float
+    method: str
+    weight_decay: float
+    statistic: str  # max: accuracy of the best epoch; mean: of the last tenth of the epochs
+    value: float  # accuracy in %
+
+    @property
+    def problem(self) -> Problem:
+        return self.dataset, self.model, self.fraction

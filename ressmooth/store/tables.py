@@ -8,6 +8,7 @@ Figures that a comparison needs are on the run, so that it never reads epochs.
 
 import math
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -30,10 +31,13 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from ressmooth.config import METRICS
+from ressmooth.store.rows import Event, State
+
 Json = dict[str, Any]
 
 
-class Moment(TypeDecorator[datetime]):
+class UTCDateTime(TypeDecorator[datetime]):
     """A time zone aware moment in UTC; SQLite, which knows no zones, keeps its UTC text."""
 
     impl = DateTime(timezone=True)
@@ -58,6 +62,23 @@ class Finite(TypeDecorator[float]):
         return None if value is None or not math.isfinite(value) else float(value)
 
 
+class EnumText(TypeDecorator[StrEnum]):
+    """A StrEnum, stored as its text."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: type[StrEnum]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:
+        return None if value is None else self.kind(value)
+
+
 class Excerpt(TypeDecorator[str]):
     """As much of a text as is of use, without what PostgreSQL refuses: NUL, half characters."""
 
@@ -72,20 +93,20 @@ class Excerpt(TypeDecorator[str]):
         return content[: self.longest].decode("utf-8", "ignore")
 
 
-class clock(FunctionElement[datetime]):
+class db_now(FunctionElement[datetime]):
     """The database's clock, so that the clocks of the workers do not matter."""
 
-    type = Moment()
+    type = UTCDateTime()
     inherit_cache = True
 
 
-@compiles(clock, "postgresql")
-def _postgresql_clock(element: clock, compiler: SQLCompiler, **options: Any) -> str:
+@compiles(db_now, "postgresql")
+def _postgresql_db_now(element: db_now, compiler: SQLCompiler, **options: Any) -> str:
     return "clock_timestamp()"
 
 
-@compiles(clock, "sqlite")
-def _sqlite_clock(element: clock, compiler: SQLCompiler, **options: Any) -> str:
+@compiles(db_now, "sqlite")
+def _sqlite_db_now(element: db_now, compiler: SQLCompiler, **options: Any) -> str:
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"  # %f has milliseconds, DateTime microseconds
 
 
@@ -104,7 +125,14 @@ class Base(DeclarativeBase):
             "uq": "uq_%(table_name)s_%(column_0_name)s",
         }
     )
-    type_annotation_map = {datetime: Moment, float: Finite, Json: JSON, str: Text}
+    type_annotation_map = {
+        datetime: UTCDateTime,
+        float: Finite,
+        Json: JSON,
+        str: Text,
+        State: EnumText(State),
+        Event: EnumText(Event),
+    }
 
 
 class Study(Base):
@@ -146,7 +174,7 @@ class Trial(Base):
     branch: Mapped[str]
     number_in_branch: Mapped[int]
     params: Mapped[Json]
-    state: Mapped[str]
+    state: Mapped[State]
     value: Mapped[float | None]
     sampler_state: Mapped[Json]
     created_at: Mapped[datetime]
@@ -161,7 +189,7 @@ class Run(Base):
     uid: Mapped[str] = mapped_column(unique=True)
     trial_id: Mapped[int] = mapped_column(ForeignKey("trial.id"))
     seed: Mapped[int]
-    state: Mapped[str]
+    state: Mapped[State]
     attempt: Mapped[int]
     failures: Mapped[int]
     config: Mapped[Json]
@@ -187,16 +215,12 @@ class Epoch(Base):
 
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"), primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True)
-    train_loss: Mapped[float | None]
-    train_acc: Mapped[float | None]
-    val_loss: Mapped[float | None]
-    val_acc: Mapped[float | None]
-    lr: Mapped[float | None]
-    scale: Mapped[float | None]
-    diffusivity: Mapped[float | None]
-    seconds: Mapped[float | None]
     recorded_at: Mapped[datetime]
     checkpoint_sha256: Mapped[str | None]
+
+
+for metric in METRICS:
+    setattr(Epoch, metric, mapped_column(Finite, nullable=True))
 
 
 class Baseline(Base):
@@ -227,7 +251,7 @@ class Outbox(Base):
     study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))
     run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id"))
     epoch: Mapped[int | None]
-    kind: Mapped[str]
+    kind: Mapped[Event]
     created_at: Mapped[datetime]
     sent_at: Mapped[datetime | None]
     parked: Mapped[str | None] = mapped_column(Excerpt)  # why it will not be sent

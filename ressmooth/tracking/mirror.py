@@ -17,11 +17,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ressmooth import compare, places
-from ressmooth.arms import arms_of
+from ressmooth import paths
 from ressmooth.errors import RessmoothError, TrackingError
+from ressmooth.report import compare
+from ressmooth.report.compare import arms_of
 from ressmooth.store.rows import TERMINAL, EpochRow, OutboxRow, RunRow, StudyRow, TrialRow
-from ressmooth.tracking import artifacts, points
+from ressmooth.tracking import artifacts
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -111,19 +112,19 @@ class Mirror:
         with TemporaryDirectory() as directory:
             ended = run.state in TERMINAL
             if ended:
-                title = f"{study.name}: {points.name(trial, run)}"
+                title = f"{study.name}: {artifacts.name(trial, run)}"
                 artifacts.write_run(Path(directory), run, title, curve)
             with self._talking():
                 shown = self._run(study, trial, run, curve)
-                self._log(shown, points.of_results(run) if ended else [], points.facts(run))
+                self._log(shown, artifacts.of_results(run) if ended else [], artifacts.facts(run))
                 if not ended:
                     self.client.update_run(shown, STATUS[run.state])
                     return
                 self.client.log_artifacts(shown, directory)
-                weights = places.of_run(self.home, run.uid) / places.WEIGHTS
+                weights = paths.run_directory(self.home, run.uid) / paths.WEIGHTS
                 if run.weights_sha256 and weights.exists():
                     self.client.log_artifact(shown, str(weights))
-                finished = points.milliseconds(run.finished_at)
+                finished = artifacts.milliseconds(run.finished_at)
                 self.client.set_terminated(shown, STATUS[run.state], finished)
 
     def _show_study(self, store: "Store", study: StudyRow) -> None:
@@ -135,11 +136,13 @@ class Mirror:
             note = {"mlflow.note.content": (Path(directory) / "comparison.md").read_text()}
             with self._talking():
                 parent = self._parent(study)
-                self._log(parent, points.of_arms(trials, arms), {**note, **points.selected(arms)})
+                self._log(
+                    parent, artifacts.of_arms(trials, arms), {**note, **artifacts.selected(arms)}
+                )
                 self.client.log_artifacts(parent, directory)
                 runs = [run for trial in trials for run in trial.runs]
                 if runs and all(run.state in TERMINAL for run in runs):
-                    finished = max(points.milliseconds(run.finished_at) for run in runs)
+                    finished = max(artifacts.milliseconds(run.finished_at) for run in runs)
                     self.client.set_terminated(parent, "FINISHED", finished)
                 else:
                     self.client.update_run(parent, "RUNNING")
@@ -149,7 +152,7 @@ class Mirror:
         if run.uid not in self.runs:
             self._find_or_make_run(study, trial, run)
         shown, curve_shown = self.runs[run.uid]
-        began = str(points.milliseconds(curve[0].recorded_at)) if curve else ""
+        began = str(artifacts.milliseconds(curve[0].recorded_at)) if curve else ""
         if curve_shown not in ("", began):
             # Trained anew after a failure. MLflow keeps every point it was ever given, so the
             # curve that is no more goes to MLflow's bin and a new run takes its place.
@@ -166,9 +169,9 @@ class Mirror:
     def _find_or_make_run(self, study: StudyRow, trial: TrialRow, run: RunRow) -> None:
         from mlflow.entities import Param
 
-        tags = {"mlflow.parentRunId": self._parent(study), **points.identity(trial, run)}
+        tags = {"mlflow.parentRunId": self._parent(study), **artifacts.identity(trial, run)}
         found = self._find_or_make(
-            study, RUN, run.uid, run.started_at, tags, points.name(trial, run)
+            study, RUN, run.uid, run.started_at, tags, artifacts.name(trial, run)
         )
         missing = sorted(run.config.keys() - found.data.params.keys())
         params = [Param(key, str(run.config[key])) for key in missing]
@@ -190,7 +193,7 @@ class Mirror:
             if found:
                 return found[0]
             tags = {tag: uid, "mlflow.source.name": "ressmooth", **tags}
-            return self.client.create_run(experiment, points.milliseconds(started), tags, name)
+            return self.client.create_run(experiment, artifacts.milliseconds(started), tags, name)
 
     def _experiment(self, study: StudyRow) -> str:
         """Named as the study, unless another store's study of that name was first."""
@@ -214,11 +217,11 @@ class Mirror:
         return str(found.experiment_id)
 
     def _log_epochs(self, shown: str, epochs: Sequence[EpochRow]) -> None:
-        all_points = points.of_epochs(epochs)
+        all_points = artifacts.of_epochs(epochs)
         for start in range(0, len(all_points), BATCH):
             self._log(shown, all_points[start : start + BATCH], {})
 
-    def _log(self, shown: str, given: list[points.Point], tags: dict[str, str]) -> None:
+    def _log(self, shown: str, given: list[artifacts.Point], tags: dict[str, str]) -> None:
         from mlflow.entities import Metric, RunTag
 
         self.client.log_batch(
@@ -234,7 +237,7 @@ class Mirror:
             with self._talking():
                 yield
         except Refused as error:
-            raise TrackingError(f"MLflow at {hidden(self.uri, self.uri)}: {error}") from None
+            raise TrackingError(f"MLflow at {redact(self.uri, self.uri)}: {error}") from None
 
     @contextmanager
     def _talking(self) -> Iterator[None]:
@@ -274,7 +277,7 @@ def judged(error: Exception, uri: str) -> Exception:
     cause: BaseException = error
     while (status or 500) >= 500 and cause.__context__ is not None:
         cause = cause.__context__  # the innermost is the shortest: connection refused
-    return TrackingError(f"MLflow at {hidden(uri, uri)}: {_line(cause, uri)}")
+    return TrackingError(f"MLflow at {redact(uri, uri)}: {_line(cause, uri)}")
 
 
 def _http_status(error: Exception) -> int | None:
@@ -290,11 +293,11 @@ def _http_status(error: Exception) -> int | None:
 
 
 def _line(error: BaseException, uri: str) -> str:
-    text = hidden(str(error) or type(error).__name__, uri)
+    text = redact(str(error) or type(error).__name__, uri)
     return " ".join(text.split())[:300]
 
 
-def hidden(text: str, uri: str) -> str:
+def redact(text: str, uri: str) -> str:
     """The text without the login that a tracking URI may hold."""
     login = uri.partition("://")[2].rpartition("@")[0]
     password = login.partition(":")[2]

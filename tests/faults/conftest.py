@@ -1,11 +1,11 @@
 """A study that is disturbed, and the same one left in peace."""
 
-import launching
 import pytest
+from helpers import launch
 
 
 @pytest.fixture(scope="session")
 def calm(undisturbed):
     """The rows of the study `study` when nothing happens to it."""
     home, _ = undisturbed
-    return [launching.query(home, sql) for sql in (launching.RESULTS, launching.CURVES)]
+    return [launch.query(home, sql) for sql in (launch.RESULTS, launch.CURVES)]

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from launching import CURVES, RESULTS, launch, query
+from helpers.launch import CURVES, RESULTS, launch, query
 
 CRASHING = Path(__file__).parent / "crashing"
 POINTS = runpy.run_path(str(CRASHING / "sitecustomize.py"))

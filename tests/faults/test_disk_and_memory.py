@@ -6,12 +6,11 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-import launching
 import psutil
 import pytest
-from launching import CURVES, RESULTS, command, epochs_recorded, launch, query, workers_of
+from helpers.launch import CURVES, RESULTS, command, epochs_recorded, launch, query, workers_of
 
-from ressmooth.checkpoint import sha256
+from ressmooth.training.checkpoint import sha256
 
 NO_MLFLOW = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
 CHECKPOINTS = """
@@ -103,13 +102,13 @@ DAMAGE = {
 def stopped(tmp_path_factory):
     """A study whose launcher was killed in the middle of two runs."""
     home = tmp_path_factory.mktemp("stopped")
-    (home / "tiny.toml").write_text(launching.TINY.format(epochs=launching.EPOCHS))
+    (home / "tiny.toml").write_text(launch.TINY.format(epochs=launch.EPOCHS))
     launcher = subprocess.Popen(
         command(home / "tiny.toml", home, "--workers", "2"),
         env=NO_MLFLOW,
         stderr=subprocess.DEVNULL,
     )
-    launching.wait_for(lambda: len(query(home, HALFWAY)) == 2)
+    launch.wait_for(lambda: len(query(home, HALFWAY)) == 2)
     launcher.kill()
     launcher.wait()
     return home
@@ -158,7 +157,7 @@ def test_a_run_for_which_the_kernel_has_no_memory(short_memory, study, calm, tmp
     launcher = subprocess.Popen(
         command(study, tmp_path, "--workers", "1"), env=NO_MLFLOW, stderr=subprocess.PIPE, text=True
     )
-    launching.wait_for(lambda: workers_of(launcher))
+    launch.wait_for(lambda: workers_of(launcher))
     for process in psutil.Process(launcher.pid).children(recursive=True):
         (group / "cgroup.procs").write_text(str(process.pid))
     said = launcher.communicate(timeout=300)[1]

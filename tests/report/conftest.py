@@ -1,9 +1,8 @@
-import build
 import pytest
-import recorded
-from shown import ARMS, EIGHTH, accuracy
+from helpers import records, specs
+from helpers.shown import ARMS, EIGHTH, accuracy
 
-from ressmooth.compare import compare_studies
+from ressmooth.report.compare import compare_studies
 from ressmooth.store import open_store
 
 
@@ -17,7 +16,7 @@ def store(quick_directory):
 
 @pytest.fixture(scope="session")
 def study(store):
-    return recorded.play(store, build.study(ARMS, seeds=5, name="shown", **EIGHTH), accuracy)
+    return records.play(store, specs.study(ARMS, seeds=5, name="shown", **EIGHTH), accuracy)
 
 
 @pytest.fixture

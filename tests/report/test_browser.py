@@ -4,9 +4,8 @@ import base64
 import json
 import os
 
-import build
 import pytest
-import recorded
+from helpers import records, specs
 
 from ressmooth.report.page import Report, write
 from ressmooth.store import open_store
@@ -46,10 +45,10 @@ return [body.color, body.backgroundColor];
 def page(tmp_path_factory, quick_directory):
     store = open_store(f"sqlite:///{quick_directory}/page.db")
     settings = {"dataset": "fashion_mnist", "model": "resnet20", "epochs": 48}
-    spec = build.study(
+    spec = specs.study(
         ARMS, seeds=3, name="seen", grid={"fraction": [0.25, 0.125]}, confirm=3, **settings
     )
-    study = recorded.play(
+    study = records.play(
         store, spec, lambda c: 89.0 + c["b"] + c["seed"] % 4 / 5 + (c["weight_decay"] == 1e-3)
     )
     directory = tmp_path_factory.mktemp("seen")

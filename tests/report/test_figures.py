@@ -1,13 +1,12 @@
-import build
 import numpy as np
 import pytest
-import recorded
-from shown import ARMS, EIGHTH, NUMBERS, accuracy
+from helpers import records, specs
+from helpers.shown import ARMS, EIGHTH, NUMBERS, accuracy
 
-from ressmooth.arms import arms_of
-from ressmooth.report import figures, method, style
+from ressmooth.report import figures, style
+from ressmooth.report.compare import arms_of
+from ressmooth.report.export import complete_trials
 from ressmooth.report.page import Report
-from ressmooth.report.searched import complete_trials
 
 
 def drawn(panel):
@@ -63,8 +62,8 @@ def test_costs_are_medians_and_ratios_to_sgd(store, study):
 
 
 def test_costs_are_kept_apart_by_condition(store):
-    spec = build.study({"sgd": {"method": "mse"}}, name="apart", grid={"fraction": [0.5, 0.25]})
-    report = Report(store, recorded.play(store, spec, accuracy))
+    spec = specs.study({"sgd": {"method": "mse"}}, name="apart", grid={"fraction": [0.5, 0.25]})
+    report = Report(store, records.play(store, spec, accuracy))
     assert [(cost.problem, cost.runs) for cost in report.costs] == [
         ("digits (small, fraction 0.5)", 1),
         ("digits (small, fraction 0.25)", 1),
@@ -74,7 +73,7 @@ def test_costs_are_kept_apart_by_condition(store):
 
 def test_a_search_in_which_nothing_differs_has_no_importances(store):
     arms = {"laplace": ARMS["laplace"]}
-    study = recorded.play(store, build.study(arms, name="flat", **EIGHTH), lambda config: 10.0)
+    study = records.play(store, specs.study(arms, name="flat", **EIGHTH), lambda config: 10.0)
     report = Report(store, study)
     assert [p.name for p in figures.search(report.spec, report.trials)] == ["parallel-laplace"]
     assert report.verdicts == ["Nothing was compared with SGD: no SGD arm is complete."]
@@ -88,12 +87,12 @@ def test_the_search_is_drawn_where_something_was_searched(store, study):
 
 
 def test_both_pictures_of_the_method_are_what_the_loss_computes(tmp_path):
-    by_alpha, by_scale = style.picture(*method.sigmoids()).axes
+    by_alpha, by_scale = style.picture(*figures.sigmoids()).axes
     flat = by_scale.lines[0].get_ydata()  # s = 0.25
     assert (flat[0] < flat[-1] < 0.25) and flat[100] == pytest.approx(0.125)
     steep = by_alpha.lines[-1]
     assert steep.get_ydata()[-1] == pytest.approx(1 / (1 + np.exp(-16)))
-    laplace, logistic = style.picture(*method.annealings((0.5,), (0.5,))).axes
+    laplace, logistic = style.picture(*figures.annealings((0.5,), (0.5,))).axes
     x, s = (np.array(values) for values in laplace.lines[0].get_data())
     assert s == pytest.approx(np.exp(-np.abs(x - 0.75) * 10 / 0.5))
     s = np.array(logistic.lines[0].get_ydata())
@@ -101,6 +100,6 @@ def test_both_pictures_of_the_method_are_what_the_loss_computes(tmp_path):
 
 
 def test_inline_pictures_follow_the_pages_colour():
-    svg = style.inline_svg(style.picture(method.sigmoids()[0]), "name")
+    svg = style.inline_svg(style.picture(figures.sigmoids()[0]), "name")
     assert svg.startswith("<svg") and style.INK not in svg and "currentColor" in svg
-    assert svg == style.inline_svg(style.picture(method.sigmoids()[0]), "name")
+    assert svg == style.inline_svg(style.picture(figures.sigmoids()[0]), "name")

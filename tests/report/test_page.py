@@ -1,14 +1,13 @@
 import re
 from html.parser import HTMLParser
 
-import build
 import pytest
-import recorded
+from helpers import records, specs
+from helpers.shown import ARMS, accuracy
 from PIL import Image
-from shown import ARMS, accuracy
 
-from ressmooth.compare import leading
-from ressmooth.report import words
+from ressmooth.report import verdicts
+from ressmooth.report.compare import leading
 from ressmooth.report.page import Report, write
 
 
@@ -44,15 +43,15 @@ def test_the_page_tells_everything_and_loads_nothing(store, study, compared, wri
     text = " ".join(page.text)
     assert page.loads == []
     for table in leading(compared):
-        assert all(words.verdict(line, table) in text for line in table.tested)
-    for run in recorded.runs_of(store, study.id):
+        assert all(verdicts.verdict(line, table) in text for line in table.tested)
+    for run in records.runs_of(store, study.id):
         assert f"{run.max_acc:.2f}" in text and f"{run.mean_acc:.2f}" in text
     assert "Table 2 of the paper" in text and "0123abc+" in text
 
 
 def test_markdown_shows_what_the_page_shows(written, compared):
     text = (written / "report.md").read_text()
-    assert words.verdict(compared[0].lines[1], compared[0]) in text
+    assert verdicts.verdict(compared[0].lines[1], compared[0]) in text
     pictures = re.findall(r"\]\((figures/[^)]+)\)", text)
     assert len(pictures) == len(set(pictures)) == len(list((written / "figures").iterdir()))
     for picture in pictures:
@@ -63,8 +62,8 @@ def test_markdown_shows_what_the_page_shows(written, compared):
 
 
 def test_what_a_study_says_of_itself_is_shown_as_text(store, tmp_path):
-    spec = build.study({"sgd": {"method": "mse"}}, name="evil")
-    study = recorded.play(store, spec, accuracy)
+    spec = specs.study({"sgd": {"method": "mse"}}, name="evil")
+    study = records.play(store, spec, accuracy)
     study = type(study)(**{**vars(study), "file_text": "# <script>alert(1)</script>\n"})
     study.spec["description"] = "<img src=x onerror=alert(1)>"
     write(Report(store, study), tmp_path / "out")
@@ -85,14 +84,14 @@ def test_a_report_of_every_shape_of_study(store, tmp_path):
     }
     for number, spec in enumerate(
         [
-            build.study({"sgd": {"method": "mse"}}, name="alone"),
-            build.study({"smooth": {"b": {"grid": [0.1, 0.3]}}}, name="no-sgd", seeds=2),
-            build.study(searched, name="searched", search={"sampler": "random", "trials": 6}),
-            build.study(ARMS, name="grid", grid={"fraction": [0.5, 1.0]}, confirm=2),
-            build.study(ARMS, name="held-out", selection="holdout"),
+            specs.study({"sgd": {"method": "mse"}}, name="alone"),
+            specs.study({"smooth": {"b": {"grid": [0.1, 0.3]}}}, name="no-sgd", seeds=2),
+            specs.study(searched, name="searched", search={"sampler": "random", "trials": 6}),
+            specs.study(ARMS, name="grid", grid={"fraction": [0.5, 1.0]}, confirm=2),
+            specs.study(ARMS, name="held-out", selection="holdout"),
         ]
     ):
-        study = recorded.play(
+        study = records.play(
             store, spec, lambda c: None if c["layers"] == 2 else accuracy({**c, "b": 1.3})
         )
         write(Report(store, study), tmp_path / str(number))

@@ -80,31 +80,34 @@ def file_operation(name, wrapper):
         wrapped = {**vars(os), name: wrapper(getattr(os, name))}
         loaded.os = SimpleNamespace(**wrapped)
 
-    return "ressmooth.checkpoint", install
+    return "ressmooth.training.checkpoint", install
 
 
-RECORDING, DISPATCH = "ressmooth.store.recording", "ressmooth.dispatch"
+RUNS, PLANNER = "ressmooth.store.runs", "ressmooth.search.planner"
 MIRROR, OUTBOX = "ressmooth.tracking.mirror", "ressmooth.store.outbox"
 WORKER = {
-    "after claim": of(RECORDING, "Recording.claim", after),
-    "before checkpoint": of("ressmooth.checkpoint", "write", before),
-    "half a checkpoint": ("ressmooth.checkpoint", lambda m: setattr(m, "open", half_written)),
+    "after claim": of(RUNS, "Runs.claim", after),
+    "before checkpoint": of("ressmooth.training.checkpoint", "write", before),
+    "half a checkpoint": (
+        "ressmooth.training.checkpoint",
+        lambda m: setattr(m, "open", half_written),
+    ),
     "before fsync": file_operation("fsync", before),
     "before rename": file_operation("replace", before),
     "after rename": file_operation("replace", after),
-    "before commit": of(RECORDING, "_tell", after),
-    "after commit": of(RECORDING, "Recording.record_epoch", after),
-    "before the result": of(RECORDING, "Recording.finish_run", before),
-    "after the result": of(RECORDING, "Recording.finish_run", after),
+    "before commit": of(RUNS, "_announce", after),
+    "after commit": of(RUNS, "Runs.record_epoch", after),
+    "before the result": of(RUNS, "Runs.finish_run", before),
+    "after the result": of(RUNS, "Runs.finish_run", after),
 }
 LAUNCHER = {
-    "after a trial": of("ressmooth.store", "Store.add_trial", after),
-    "before tell": of(DISPATCH, "Dispatcher.ended", before),
-    "in tell": of("ressmooth.store", "Store.finish_trial", after),
-    "after tell": of(DISPATCH, "Dispatcher.ended", after),
+    "after a trial": of("ressmooth.store.studies", "Studies.add_trial", after),
+    "before tell": of(PLANNER, "Planner.run_ended", before),
+    "in tell": of("ressmooth.store.studies", "Studies.finish_trial", after),
+    "after tell": of(PLANNER, "Planner.run_ended", after),
     "before MLflow": of(MIRROR, "Mirror.deliver", before),
     "after MLflow": of(MIRROR, "Mirror.deliver", after),
-    "after MLflow's mark": of(OUTBOX, "Mailing.mark_sent", after),
+    "after MLflow's mark": of(OUTBOX, "OutboxQueue.mark_sent", after),
 }
 POINTS = {**WORKER, **LAUNCHER}
 

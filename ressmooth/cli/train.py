@@ -1,0 +1,112 @@
+"""`ressmooth train` and `ressmooth bench`: one run, and what training costs."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ressmooth.cli import main
+from ressmooth.config import PROTOCOL, RunConfig, choices
+from ressmooth.errors import Diverged
+from ressmooth.paths import home
+
+if TYPE_CHECKING:
+    from ressmooth.config import Epoch
+
+
+def run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """One option per setting of a run; what is not given stays with the paper's protocol."""
+    by_protocol = {"lr", *next(iter(PROTOCOL.values()))}
+    for name, field in reversed(RunConfig.model_fields.items()):
+        flag = f"--{name.replace('_', '-')}"
+        default = "the paper's" if name in by_protocol else field.default
+        names = choices(field.annotation)
+        kind: Any = click.Choice(names) if names else field.annotation
+        if field.annotation is bool:
+            flag = f"{flag}/--no-{name.replace('_', '-')}"
+            default = "on" if field.default else "off"
+        text = f"{field.description} [default: {default}]"
+        command = click.option(flag, name, type=kind, default=None, help=text)(command)
+    return command
+
+
+@main.command()
+@click.option("--out", type=click.Path(path_type=Path), help="directory for what the run leaves")
+@click.option("--resume", is_flag=True, help="go on with the run in --out")
+@click.option("--data", type=click.Path(path_type=Path), help="data directory")
+@run_options
+def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> None:
+    """Train one run.
+
+    \b
+    ressmooth train --dataset digits --method smoothing --distribution laplace --b 0.5
+    ressmooth train --dataset fashion_mnist --fraction 0.125 --model resnet20 --out run
+    """
+    from ressmooth.engines.progress import EpochBar
+    from ressmooth.training import single_run
+
+    values = {name: value for name, value in options.items() if value is not None}
+    config = single_run.configure(values, out, resume)
+    bar = EpochBar(config.epochs)
+
+    def started(done: int, threads_before: int | None) -> None:
+        if threads_before is not None and config.threads not in (0, threads_before):
+            click.echo(
+                f"warning: resumed with {config.threads} threads (was {threads_before}): "
+                "not bit for bit the uninterrupted run",
+                err=True,
+            )
+        bar.start(done)
+
+    def report(epoch: "Epoch") -> None:
+        bar.advance(epoch)
+
+    try:
+        with bar:
+            result = single_run.run(
+                config,
+                data=data or home() / "data",
+                out=out,
+                resume=resume,
+                started=started,
+                report=report,
+            )
+    except KeyboardInterrupt:
+        again = f"; resume with: ressmooth train --out {out} --resume" if out else ""
+        click.echo(f"stopped after epoch {bar.done}{again}", err=True)
+        sys.exit(130)
+    if result.diverged_at is not None:
+        raise Diverged(
+            f"{result.outcome}: the loss is no longer a number; try a lower --lr (was {config.lr})"
+        )
+    click.echo(
+        f"max accuracy {result.max_acc:.2f} %   mean of last {config.window} "
+        f"{result.mean_acc:.2f} %   ({result.device}, {result.threads} threads)"
+    )
+    if config.selection == "holdout":
+        click.echo(f"test accuracy {result.test_acc:.2f} %")
+    if out is not None:
+        click.echo(f"wrote {out}/: config.json, curves.csv, curves.png and its checkpoint")
+
+
+@main.command()
+@click.option("--quick", is_flag=True, help="under a minute, coarser")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option("--threads", type=click.IntRange(1), default=1, help="CPU threads, as a worker's [1]")
+@click.option("--study", is_flag=True, help="what a study costs beside its training, instead")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+def bench(quick: bool, device: str, threads: int, study: bool, form: str) -> None:
+    """Measure what the method and the trainer cost here, as ratios."""
+    from ressmooth.bench import timing
+
+    if study:
+        from ressmooth.bench.study import measure
+
+        rows = measure(quick=quick)
+    else:
+        from ressmooth.bench.training import measure as measure_training
+
+        rows = measure_training(quick=quick, device=device, threads=threads)
+    click.echo(timing.as_json(rows) if form == "json" else timing.as_table(rows))

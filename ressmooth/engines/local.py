@@ -1,0 +1,227 @@
+"""Run a study on one machine, in worker processes that execute run after run.
+
+A worker reports every recorded epoch and waits for the launcher's decision, so pruning and
+stopping happen at epoch ends. Workers die with their launcher. A worker that dies is replaced, and
+its run resumes from its last checkpoint.
+"""
+
+import multiprocessing
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ressmooth.engines import Decision, GracePeriod, worker_died
+from ressmooth.engines.placement import Slot, slots, visible_gpus
+from ressmooth.errors import RessmoothError
+from ressmooth.formatting import count
+from ressmooth.store import State
+
+if TYPE_CHECKING:
+    from ressmooth.engines.progress import View
+    from ressmooth.search.planner import Planner
+    from ressmooth.spec import Resources
+    from ressmooth.store import RunRow
+
+TICK = 0.5  # seconds
+MAX_STARTS = 10
+
+
+class LocalEngine:
+    """Runs a planner on this machine's cores or GPUs."""
+
+    def __init__(self, resources: "Resources", workers: int | None) -> None:
+        self.slots = slots(
+            workers, gpus_per_run=resources.gpus_per_run, cpus_per_run=resources.cpus_per_run
+        )
+        self.workers = len(self.slots)
+        self.idle_gpus: float = 0 if resources.gpus_per_run else len(visible_gpus())
+        self.grace = GracePeriod()
+
+    def __str__(self) -> str:
+        gpus = {gpu for slot in self.slots for gpu in slot.gpus}
+        place = f"on {count(len(gpus), 'GPU')}" if gpus else "on this machine's CPU"
+        return f"{count(self.workers, 'worker')} {place}"
+
+    def stop(self) -> None:
+        self.grace.begin()
+
+    def run(self, planner: "Planner", home: Path, view: "View", tick: Callable[[], None]) -> None:
+        self.planner, self.home, self.view = planner, home, view
+        self.store = planner.store
+        self.pool = [Worker(slot, self.store.url, home) for slot in self.slots]
+        try:
+            while self._start_runs():
+                ready = wait([worker.connection for worker in self.pool], timeout=TICK)
+                for worker in list(self.pool):
+                    if worker.connection in ready:
+                        self._receive(worker)
+                tick()
+                if self.grace.is_over:
+                    break
+        finally:
+            self._shut_down()
+        # not after an error: another launcher may have taken over the study
+        for worker in self.pool:
+            if worker.run is not None:
+                self.store.release_run(worker.run.id)
+
+    def _start_runs(self) -> bool:
+        """Give idle workers a run. Return whether any worker is busy."""
+        if not self.grace.has_begun:
+            for worker in self.pool:
+                if worker.run is None and (run := self.planner.next()) is not None:
+                    worker.start(run)
+                    self.view.started(worker.slot.number, run)
+        return any(worker.run for worker in self.pool)
+
+    def _receive(self, worker: "Worker") -> None:
+        try:
+            kind, *content = worker.connection.recv()
+        except (EOFError, OSError):
+            self._replace(worker)
+            return
+        run = worker.run
+        if kind == "error":
+            raise content[0]
+        if kind == "ready" or run is None:
+            return
+        if kind == "epoch":
+            epoch, best = content
+            self.view.epoch(worker.slot.number, run, epoch, best)
+            worker.send(self._decide(run, epoch.epoch, best))
+        else:
+            worker.run = None
+            if content[0] != State.WAITING:
+                self.planner.run_ended(run)
+            self.view.ended(worker.slot.number, self.store.run(run.id))
+
+    def _decide(self, run: "RunRow", epoch: int, best: float) -> Decision:
+        if self.grace.has_begun:
+            return Decision.STOP
+        should_prune = self.planner.should_prune(run, epoch, best)
+        return Decision.PRUNE if should_prune else Decision.CONTINUE
+
+    def _replace(self, worker: "Worker") -> None:
+        """Replace a dead worker, and retry its run at most `retries` times."""
+        reason = worker.join()
+        worker.connection.close()
+        if self.grace.has_begun:  # the signal that stops us may have reached the worker too
+            self.pool.remove(worker)
+            if worker.run is not None:
+                self.store.release_run(worker.run.id)
+            return
+        self.pool[self.pool.index(worker)] = Worker(worker.slot, self.store.url, self.home)
+        if (run := worker.run) is not None:
+            message = worker_died(self.planner, self.home, run, reason)
+            self.view.lost(worker.slot.number, message)
+
+    def _shut_down(self) -> None:
+        for worker in self.pool:
+            worker.connection.close()  # an idle worker ends by itself
+            if worker.run is not None:
+                worker.process.kill()
+            worker.process.join(timeout=5)
+
+
+class Worker:
+    """The launcher's side of a worker process. It executes at most one run at a time."""
+
+    def __init__(self, slot: Slot, url: str, home: Path) -> None:
+        self.slot = slot
+        self.run: RunRow | None = None
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["ressmooth.engines.runner"])  # loads torch once for all
+        self.connection, theirs = context.Pipe()
+        self.process: ForkServerProcess = context.Process(
+            target=work, args=(os.getpid(), theirs, slot.gpus, url, home), daemon=True
+        )
+        _start(self.process)
+        theirs.close()
+
+    def start(self, run: "RunRow") -> None:
+        self.run = run
+        self.send(run.id)
+
+    def send(self, message: object) -> None:
+        with suppress(OSError):  # a dead worker is noticed at the next receive
+            self.connection.send(message)
+
+    def join(self) -> str:
+        """Wait for the process to end. Return how it ended."""
+        self.process.join()
+        code = self.process.exitcode or 0
+        if code >= 0:
+            return f"worker ended with exit code {code}"
+        memory = ", possibly out of memory" if code == -signal.SIGKILL else ""
+        return f"worker killed by signal {-code}{memory}"
+
+
+def _start(process: ForkServerProcess) -> None:
+    """Start a worker, and retry if the fork server was killed: Python then starts another."""
+    for _ in range(MAX_STARTS):
+        try:
+            return process.start()
+        except (OSError, EOFError) as error:
+            reason = repr(error)
+            time.sleep(TICK)
+    raise RessmoothError(
+        f"No worker could be started in {MAX_STARTS} tries ({reason}): the process that forks "
+        "them died each time. Is there enough memory?"
+    )
+
+
+def work(
+    launcher: int, connection: Connection, gpus: tuple[str, ...], url: str, home: Path
+) -> None:
+    """Execute the runs whose ids arrive over the connection. Runs in the worker process."""
+    die_with(launcher)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: train on the CPU
+    from ressmooth.engines.runner import execute
+    from ressmooth.store import Store
+
+    def ask(message: object) -> Any:
+        """Send a message and return the answer. Exit if the launcher is gone."""
+        try:
+            connection.send(message)
+            return connection.recv()
+        except (EOFError, OSError):
+            raise SystemExit from None
+
+    def report(epoch: Any, best: float) -> Decision:
+        decision: Decision = ask(("epoch", epoch, best))
+        return decision
+
+    try:
+        store = Store(url)
+        run_id = ask(("ready",))
+        while True:
+            run_id = ask(("ended", execute(store, run_id, home, report)))
+    except RessmoothError as error:
+        ask(("error", error))
+
+
+def die_with(launcher: int) -> None:
+    """Kill this process as soon as the launcher is gone, whatever it is doing then.
+
+    The fork server does not do that: it lives as long as any of its children.
+    """
+    try:
+        gone = os.pidfd_open(launcher)
+    except ProcessLookupError:
+        os._exit(1)
+
+    def watch() -> None:
+        select.select([gone], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

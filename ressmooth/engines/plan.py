@@ -1,0 +1,117 @@
+"""What a study would do: `--dry-run`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from rich.table import Table
+
+from ressmooth.engines import Engine
+from ressmooth.errors import RessmoothError
+from ressmooth.formatting import count, duration
+from ressmooth.report.tables import rendered
+from ressmooth.spec import StudySpec
+from ressmooth.store import Store, check_same_spec, default_url
+
+
+@dataclass(frozen=True)
+class Row:
+    """The plan of an arm, or of the confirmations."""
+
+    name: str
+    configurations: str
+    trials: int
+    runs: int
+    epochs: int
+
+
+def plan(spec: StudySpec, engine: Engine, home: Path) -> str:
+    """Return arms, trials, runs, epochs, how they fit on the engine, and how long it may take."""
+    rows = [_arm(spec, arm) for arm in spec.arms]
+    if spec.confirming:
+        rows.append(_confirmation(spec))
+    trials, runs, epochs = (sum(getattr(r, k) for r in rows) for k in ("trials", "runs", "epochs"))
+    table = Table(title=f"{spec.name}: {spec.search.sampler} search, nothing created")
+    for column in ("arm", "configurations", "trials", "runs", "epochs"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(row.name, row.configurations, str(row.trials), str(row.runs), str(row.epochs))
+    table.add_row("all", "", str(trials), str(runs), str(epochs), style="bold")
+    with _existing_store(home) as store:
+        done = _runs_done(spec, store) if store else 0
+        left = max(0, runs - done)
+        seconds = _seconds(spec, store) if store else None
+    workers = engine.workers
+    at_most = "" if spec.search.pruner == "none" else "at most "
+    before = f", {done} of them done," if done else ""
+    return (
+        f"{rendered(table)}{engine}: {at_most}{count(runs, 'run')}{before} in about "
+        f"{count(-(-left // workers), 'round')}.\n"
+        f"{_estimate(spec, None if seconds is None else seconds * left / max(1, runs) / workers)}"
+    )
+
+
+@contextmanager
+def _existing_store(home: Path) -> Iterator[Store | None]:
+    """Open the Store if there is one. A dry run must not create it."""
+    try:
+        store = Store(default_url(home))
+    except RessmoothError:
+        yield None
+        return
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _runs_done(spec: StudySpec, store: Store) -> int:
+    """Return how many runs are recorded. Refuse a changed study, as a launch does."""
+    recorded = store.study(spec.name)
+    if recorded is None:
+        return 0
+    check_same_spec(recorded.spec, spec)
+    runs = [run for trial in store.trials(recorded.id) for run in trial.runs]
+    return sum(run.state.is_terminal for run in runs)
+
+
+def _arm(spec: StudySpec, arm: str) -> Row:
+    branches = [branch for branch in spec.branches if branch.arm == arm]
+    searched = sorted({name for branch in branches for name in branch.space})
+    trials = sum(map(spec.planned_trials, branches))
+    what = f"{len(branches)} fixed" if not searched else f"search {', '.join(searched)}"
+    if searched and len(branches) > 1:
+        what += f" in {len(branches)} cells"
+    epochs = round(fmean(branch.example().epochs for branch in branches))
+    return Row(arm, what, trials, trials * spec.seeds, trials * spec.seeds * epochs)
+
+
+def _confirmation(spec: StudySpec) -> Row:
+    trials, seeds = len(spec.confirming), spec.confirm
+    epochs = sum(example.epochs for example in spec.confirming) * seeds
+    what = f"the selected ones, {count(seeds, 'fresh seed')}"
+    return Row("confirm", what, trials, trials * seeds, epochs)
+
+
+def _estimate(spec: StudySpec, seconds: float | None) -> str:
+    budget = f"Stops after {spec.search.hours:g} h. " if spec.search.hours else ""
+    if seconds is None:
+        return f"{budget}The time is unknown: no similar run is recorded yet."
+    return f"{budget}About {duration(seconds)}, from recorded epochs of similar runs."
+
+
+def _seconds(spec: StudySpec, store: Store) -> float | None:
+    """Return the seconds of all runs from recorded similar ones, or None if some have none."""
+    runs = [(b.example(), spec.planned_trials(b) * spec.seeds) for b in spec.branches]
+    runs += [(example, spec.confirm) for example in spec.confirming]
+    total = 0.0
+    for example, number in runs:
+        config = example.model_dump()
+        config["threads"] = config["threads"] or spec.resources.threads
+        seconds = store.seconds_per_epoch(config)
+        if seconds is None:
+            return None
+        total += seconds * config["epochs"] * number
+    return total

@@ -1,0 +1,126 @@
+"""The Ray cluster of a study: connect to it or start it, and tell how many runs fit."""
+
+import logging
+import math
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from ressmooth.engines.placement import capacity, concurrency, slots, visible_gpus
+from ressmooth.errors import ClusterUnreachable, ConfigError
+from ressmooth.formatting import count
+
+if TYPE_CHECKING:
+    from ressmooth.spec import Resources
+
+ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # we have our own view
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # or Tune would retry, and so do we
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the launcher handles signals
+    "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # nothing is restored from Tune's state
+    "TUNE_MAX_PENDING_TRIALS_PG": "1024",  # the searcher limits concurrency
+    "TUNE_STATE_REFRESH_PERIOD": "1e9",  # it would block while the head does not answer
+}
+MAX_SILENT = 3  # refreshes without an answer; after a minute Ray ends the launcher silently
+
+
+class RayCluster:
+    """The nodes at RAY_ADDRESS, or a Ray started on this machine."""
+
+    def __init__(self, resources: "Resources", workers: int | None, url: str) -> None:
+        self.cpus_per_run, self.gpus_per_run = resources.cpus_per_run, resources.gpus_per_run
+        self.wanted, self.url = workers, url
+        self.capacity = self.silent = 0
+        self.address = os.environ.get("RAY_ADDRESS") or "local"
+        if self.address.startswith("ray://"):
+            raise ConfigError(
+                f"RAY_ADDRESS = {self.address!r}: a launcher runs on a node of the cluster; "
+                "start it there and give auto or HOST:6379"
+            )
+        if self.is_local:  # started when there is something to train
+            here = slots(workers, gpus_per_run=self.gpus_per_run, cpus_per_run=self.cpus_per_run)
+            self.workers = len(here)
+            self.idle_gpus: float = 0 if self.gpus_per_run else len(visible_gpus())
+            self.description = "in a Ray of this machine's own"
+            return
+        self._check_reachable(self.address)
+        self.connect()
+        if not self.refresh():
+            raise ConfigError(
+                f"resources.gpus_per_run = {resources.gpus_per_run:g}, cpus_per_run = "
+                f"{resources.cpus_per_run:g}: no node has room for a run; "
+                f"there are {self.description}"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        return self.address == "local"
+
+    def connect(self) -> None:
+        os.environ.update(ENVIRONMENT)
+        options: dict[str, Any] = {}
+        if self.is_local:
+            cores = len(os.sched_getaffinity(0))
+            needed = math.ceil(self.workers * self.cpus_per_run)
+            options = {"num_cpus": max(cores, needed), "include_dashboard": False}
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(self.address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
+        except Exception as error:  # ConnectionError, RuntimeError, ValueError, RpcError ...
+            raise self._unreachable(error) from error
+        finally:
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler exits with 15
+        self.head = ray.get_runtime_context().gcs_address
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # the view reports events
+
+    def refresh(self) -> int:
+        """Ask the cluster for its nodes. Return how many runs fit on those that are alive."""
+        try:
+            self._check_reachable(self.head)
+        except ClusterUnreachable:
+            self.silent += 1
+            if self.silent == MAX_SILENT:
+                raise
+            return self.capacity
+        self.silent = 0
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        self._check_database(nodes)
+        cpus = [node["Resources"].get("CPU", 0.0) for node in nodes]
+        gpus = [node["Resources"].get("GPU", 0.0) for node in nodes]
+        per_run = {"cpus_per_run": self.cpus_per_run, "gpus_per_run": self.gpus_per_run}
+        self.capacity = sum(capacity(*node, **per_run) for node in zip(cpus, gpus, strict=True))
+        self.workers = concurrency(self.wanted, self.capacity)
+        self.idle_gpus = 0 if self.gpus_per_run else sum(gpus)
+        parts = count(len(nodes), "Ray node"), count(sum(cpus), "CPU"), count(sum(gpus), "GPU")
+        self.description = "on {} with {} and {}".format(*parts)
+        return self.capacity
+
+    def _check_database(self, nodes: list[dict[str, Any]]) -> None:
+        here = ray.util.get_node_ip_address()
+        elsewhere = [node["NodeName"] for node in nodes if node["NodeManagerAddress"] != here]
+        if elsewhere and self.url.startswith("sqlite"):
+            raise ConfigError(
+                f"the results are in SQLite, a file of this machine, and node {elsewhere[0]} is "
+                "another one; set RESSMOOTH_DATABASE_URL to a PostgreSQL that all nodes reach"
+            )
+
+    def _check_reachable(self, address: str) -> None:
+        """Fail within seconds where nobody listens. Ray itself tries for minutes."""
+        host, _, port = address.rpartition(":")
+        if host:
+            try:
+                socket.create_connection((host, port), timeout=5).close()
+            except OSError as error:
+                raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> ClusterUnreachable:
+        reason = str(error).partition("\n")[0]
+        return ClusterUnreachable(
+            f"Ray at {self.address} does not answer: {reason}. "
+            "Is it running, and is RAY_AUTH_TOKEN the cluster's?"
+        )

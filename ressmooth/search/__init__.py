@@ -1,0 +1,1 @@
+"""Which run is next: Optuna's samplers and pruners, and the planner on top of them."""

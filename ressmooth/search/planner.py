@@ -1,0 +1,244 @@
+"""Decide which run is next, and what follows from a run's end. Both engines share this.
+
+Trials become rows before anything is trained, so a launcher that dies leaves nothing behind that
+the next one does not find. What a trial needs next is one pure function of its row: `next_step`.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from ressmooth.config import parse
+from ressmooth.search.sampler import PastTrial, Proposal, Sampler
+from ressmooth.spec import FRESH_SEED, StudySpec
+from ressmooth.store import Attempt, RunRow, State, Store, TrialRow
+
+
+@dataclass(frozen=True)
+class AddRuns:
+    """The trial needs more seeds: one run per config."""
+
+    configs: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The trial has all its results."""
+
+    state: State
+    value: float | None
+
+
+def next_step(trial: TrialRow, spec: StudySpec) -> AddRuns | Finish | None:
+    """Return what a trial needs next, or None while it trains or if it is finished."""
+    if any(not run.state.is_terminal for run in trial.runs):
+        return None
+    is_confirmation = trial.confirms is not None
+    if is_confirmation or all(run.state == State.COMPLETE for run in trial.runs):
+        missing = set(seeds_of(spec, is_confirmation)) - {run.seed for run in trial.runs}
+        if missing:
+            return AddRuns([{**trial.runs[0].config, "seed": seed} for seed in sorted(missing)])
+    if trial.state.is_terminal:
+        return None
+    return Finish(*aggregate(trial, spec.search.objective))
+
+
+def seeds_of(spec: StudySpec, is_confirmation: bool) -> range:
+    """Return all seeds of a trial. Confirmations use seeds that selected nothing."""
+    if is_confirmation:
+        return range(FRESH_SEED, FRESH_SEED + spec.confirm)
+    return range(spec.seeds)
+
+
+def aggregate(trial: TrialRow, objective: str) -> tuple[State, float | None]:
+    """Return a trial's state, and the mean over its seeds if all of them completed."""
+    states = {run.state for run in trial.runs}
+    for state in (State.FAILED, State.PRUNED):
+        if state in states:
+            return state, None
+    values = [run.max_acc if objective == "max" else run.mean_acc for run in trial.runs]
+    return State.COMPLETE, fmean(value for value in values if value is not None)
+
+
+def run_config(spec: StudySpec, proposal: Proposal, seed: int) -> dict[str, Any]:
+    """Return the complete configuration of a run, as it is stored."""
+    values = {
+        "threads": spec.resources.threads,
+        **proposal.branch.values,
+        **proposal.params,
+        "seed": seed,
+    }
+    return parse(values).model_dump()
+
+
+@dataclass
+class Progress:
+    """How much is done of what is known to come."""
+
+    runs_done: int
+    runs_known: int
+    epochs_done: int
+    epochs_known: int
+
+
+class Planner:
+    """The queue of a study's runs, backed by the Store."""
+
+    def __init__(self, store: Store, study_id: int, spec: StudySpec) -> None:
+        self.store, self.study_id, self.spec = store, study_id, spec
+        self.trials = {trial.id: trial for trial in store.trials(study_id)}
+        self.sampler = Sampler(spec, [self._past(trial) for trial in self.trials.values()])
+        self.waiting: deque[RunRow] = deque()
+        self.out_of_time = False
+        for trial in list(self.trials.values()):
+            self._track(trial)
+
+    def peek(self) -> RunRow | None:
+        """Return the next run, or None if there is none until another ends, or at all."""
+        while not self.waiting and not self.out_of_time:
+            proposal = self.sampler.ask()
+            if proposal is None:
+                break
+            self._add(proposal)
+        if not self.waiting and self.spec.confirm:
+            self._add_confirmations()
+        return self.waiting[0] if self.waiting else None
+
+    def next(self) -> RunRow | None:
+        """Return the next run and remove it from the queue."""
+        run = self.peek()
+        if run is not None:
+            self.waiting.popleft()
+        return run
+
+    def worker_died(self, run_id: int, reason: str) -> str:
+        """Queue the run again, at most `retries` times. Return what happened, for the view."""
+        failures = self.store.fail_worker(run_id, reason)
+        retries = self.spec.resources.retries
+        if failures > retries:
+            self.store.give_up(run_id, f"{reason}; gave up after {retries} retries")
+        run = self.store.run(run_id)
+        if run.state.is_terminal:  # also if the worker died just after the run had finished
+            self.run_ended(run)
+            return reason
+        self.waiting.appendleft(run)
+        return f"{reason}, retry {failures}/{retries} from epoch {run.last_epoch}"
+
+    def should_prune(self, run: RunRow, epoch: int, accuracy: float) -> bool:
+        """Ask the pruner, which judges a trial by its first seed only."""
+        if self.spec.search.pruner == "none" or run.seed != 0:
+            return False
+        trial = self.trials[run.trial_id]
+        return self.sampler.should_prune(trial.branch, trial.number_in_branch, epoch, accuracy)
+
+    def prune(self, run: RunRow, best: float) -> None:
+        """Record pruning for a worker that Ray has already stopped."""
+        attempt = Attempt(run.id, run.attempt + 1, run.last_epoch)  # as our worker claimed it
+        seconds = sum(epoch.seconds or 0.0 for epoch in self.store.curve(run.id))
+        self.store.finish_run(attempt, State.PRUNED, max_acc=best, seconds=seconds)
+
+    def run_ended(self, run: RunRow) -> None:
+        """Take the next step of a trial after one of its runs has reached a terminal state."""
+        self._advance(self._reload(run.trial_id))
+
+    def progress(self) -> Progress:
+        # a copy, because the live view calls this from its own thread
+        runs = [run for trial in list(self.trials.values()) for run in trial.runs]
+        known = max(len(runs), self._planned_runs())
+        per_run = fmean(run.config["epochs"] for run in runs) if runs else 0
+        done = [run for run in runs if run.state.is_terminal]
+        epochs = sum(run.config["epochs"] for run in runs)
+        return Progress(
+            len(done),
+            known,
+            sum(run.config["epochs"] for run in done),
+            round(epochs + per_run * (known - len(runs))),
+        )
+
+    def _planned_runs(self) -> int:
+        searched = sum(map(self.spec.planned_trials, self.spec.branches)) * self.spec.seeds
+        return searched + len(self.spec.confirming) * self.spec.confirm
+
+    def _add(self, proposal: Proposal) -> None:
+        """Record a proposed trial. A pruner sees its first seed before the others are added."""
+        is_pruned = self.spec.search.pruner != "none" and proposal.branch.space
+        seeds = range(1 if is_pruned else self.spec.seeds)
+        configs = [run_config(self.spec, proposal, seed) for seed in seeds]
+        trial = self.store.add_trial(
+            self.study_id,
+            arm=proposal.branch.arm,
+            condition=self.spec.condition(configs[0]),
+            branch=proposal.branch.key,
+            number_in_branch=proposal.number,
+            params=proposal.params,
+            configs=configs,
+            sampler_state=proposal.sampler_state,
+        )
+        self._track(trial)
+
+    def _add_confirmations(self) -> None:
+        """Add runs with fresh seeds for each selected configuration, once selection is final."""
+        if any(not trial.state.is_terminal for trial in self.trials.values()):
+            return
+        for winner in self.store.winners(self.study_id):
+            if winner.confirmation is not None:
+                continue
+            chosen = winner.trial
+            first = chosen.runs[0].config
+            trial = self.store.add_trial(
+                self.study_id,
+                arm=chosen.arm,
+                condition=chosen.condition,
+                branch=f"confirm {chosen.branch}",
+                number_in_branch=chosen.number_in_branch,
+                params=chosen.params,
+                configs=[{**first, "seed": seed} for seed in seeds_of(self.spec, True)],
+                sampler_state={},
+                confirms=chosen.id,
+            )
+            self._track(trial)
+
+    def _track(self, trial: TrialRow) -> None:
+        self.trials[trial.id] = trial
+        self._enqueue(trial.runs)
+        self._advance(trial)  # of a trial recorded by an earlier launch
+
+    def _enqueue(self, runs: Iterable[RunRow]) -> None:
+        self.waiting.extend(run for run in runs if not run.state.is_terminal)
+
+    def _advance(self, trial: TrialRow) -> None:
+        """Carry out a trial's next step."""
+        match next_step(trial, self.spec):
+            case AddRuns(configs):
+                self.store.add_runs(trial.id, configs)
+                self._enqueue(self._reload(trial.id).runs)
+            case Finish(state, value):
+                self.store.finish_trial(trial.id, state, value)
+                self.trials[trial.id] = replace(trial, state=state, value=value)
+                if trial.confirms is None:
+                    self.sampler.tell(trial.branch, trial.number_in_branch, state, value)
+
+    def _reload(self, trial_id: int) -> TrialRow:
+        trial = self.store.trial(trial_id)
+        self.trials[trial_id] = trial
+        return trial
+
+    def _past(self, trial: TrialRow) -> PastTrial:
+        """Return a recorded trial for the sampler, with the accuracies that the pruner saw."""
+        reports: dict[int, float] = {}
+        if self.spec.search.pruner != "none":
+            best = 0.0
+            for epoch in self.store.curve(trial.runs[0].id):
+                best = max(best, epoch.val_acc or 0.0)
+                reports[epoch.epoch] = best
+        return PastTrial(
+            trial.branch,
+            trial.number_in_branch,
+            trial.params,
+            trial.sampler_state,
+            trial.state,
+            trial.value,
+            reports,
+        )

@@ -1,0 +1,84 @@
+"""Collect every error of a study file, one line each: file, key, value, and what is allowed."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ressmooth.config import reason
+from ressmooth.errors import ConfigError, did_you_mean
+from ressmooth.spec.toml import MAX_DEPTH, TOO_DEEP, Key, Tree, dotted, escape, shorten, walk
+
+MAX_LINES = 100  # errors shown
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ErrorCollector:
+    """Collects the errors of a tree, one per key, and raises them in the order of the file."""
+
+    def __init__(self, file: str, tree: Tree, sources: dict[Key, str] | None = None) -> None:
+        """`sources` names where a key came from, if not from the file itself."""
+        self.file, self.tree, self.sources = escape(file), tree, sources or {}
+        self.lines: dict[Key, str] = {}
+
+    def add(self, key: Key, allowed: str) -> None:
+        if key not in self.lines:
+            self.lines[key] = f"{self._source(key)}: {self._value(key)}{allowed}"
+
+    def _source(self, key: Key) -> str:
+        prefixes = (key[:length] for length in range(len(key), 0, -1))
+        return next((self.sources[p] for p in prefixes if p in self.sources), self.file)
+
+    def _value(self, key: Key) -> str:
+        """Return the key with its value, if the file sets one."""
+        if not key:
+            return ""
+        value: Any = self.tree
+        for part in key:
+            if isinstance(part, str) and part not in value:
+                return f"{dotted(key)}: "
+            value = value[part]
+        return f"{dotted(key)} = {shorten(value)}: "
+
+    def add_unknown(self, key: Key, known: Iterable[str]) -> None:
+        hint = did_you_mean(str(key[-1])[:64], known) if len(self.lines) < MAX_LINES else ""
+        self.add(key, f"unknown key{hint}")
+
+    def validate(self, kind: type[M], key: Key, table: Tree) -> M | None:
+        """Return the table as a model, or None after adding its errors."""
+        try:
+            return kind.model_validate(table)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                path = (*key, *detail["loc"])
+                if detail["type"] == "extra_forbidden":
+                    self.add_unknown(path, kind.model_fields)
+                else:
+                    self.add(path, reason(detail))
+            return None
+
+    def check_shape(self) -> None:
+        """Refuse deep nesting and huge integers, which later code could not even print."""
+        for key, value in walk(self.tree):
+            if len(key) > MAX_DEPTH:
+                raise ConfigError(f"{self.file}: {dotted(key[:2])}: {TOO_DEEP}")
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                self.add(key, "input should be an integer of at most 64 bits")
+        self.check()
+
+    def check(self) -> None:
+        """Raise a ConfigError if there are errors."""
+        if not self.lines:
+            return
+        order = {key: n for n, (key, _) in enumerate(walk(self.tree))}
+
+        def position(key: Key) -> int:
+            while key not in order:  # a missing key stands where its table does
+                key = key[:-1]
+            return order[key]
+
+        lines = [self.lines[key] for key in sorted(self.lines, key=position)]
+        if len(lines) > MAX_LINES:
+            lines[MAX_LINES:] = [f"{self.file}: and {len(lines) - MAX_LINES:,} more errors"]
+        raise ConfigError(*lines)

@@ -1,0 +1,142 @@
+"""Studies and their trials: recorded before anything is trained."""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, select, update
+
+from ressmooth.errors import ConfigError
+from ressmooth.store.database import Database, reading, writing
+from ressmooth.store.queries import study_row, trials_where
+from ressmooth.store.rows import State, StudyRow, TrialRow
+from ressmooth.store.runs import check_terminal, reopen
+from ressmooth.store.tables import Run, Study, Trial, db_now, insert_new
+
+if TYPE_CHECKING:
+    from ressmooth.spec import StudySpec
+
+
+class Studies:
+    """The part of the Store that the planner writes."""
+
+    database: Database
+
+    @writing
+    def open_study(self, connection: Connection, spec: "StudySpec") -> int:
+        """Record a study, or find the recorded one if it asks the same question. Return its id."""
+        now = {"spec": spec.to_dict(), "file_text": spec.text}
+        new = insert_new(Study, connection.dialect.name).values(
+            uid=uuid.uuid4().hex, name=spec.name, created_at=db_now(), elapsed=0.0, **now
+        )
+        connection.execute(new)
+        query = select(Study).where(Study.name == spec.name)
+        stored = study_row(connection.execute(query).mappings().one())
+        if stored.spec != now["spec"]:
+            check_same_spec(stored.spec, spec)
+        if (stored.spec, stored.file_text) != (now["spec"], now["file_text"]):
+            connection.execute(update(Study).where(Study.id == stored.id).values(**now))
+        return stored.id
+
+    @reading
+    def study(self, connection: Connection, name: str) -> StudyRow | None:
+        row = connection.execute(select(Study).where(Study.name == name)).mappings().first()
+        return None if row is None else study_row(row)
+
+    @reading
+    def studies(self, connection: Connection) -> list[StudyRow]:
+        """Return all studies, oldest first."""
+        rows = connection.execute(select(Study).order_by(Study.id)).mappings()
+        return [study_row(row) for row in rows]
+
+    @writing
+    def add_trial(
+        self,
+        connection: Connection,
+        study_id: int,
+        *,
+        arm: str,
+        condition: Mapping[str, Any],
+        branch: str,
+        number_in_branch: int,
+        params: dict[str, Any],
+        configs: Sequence[dict[str, Any]],
+        sampler_state: dict[str, Any],
+        confirms: int | None = None,
+    ) -> TrialRow:
+        """Record a trial and one run per config. Return the trial, also if it exists already."""
+        added = connection.scalars(
+            insert_new(Trial, connection.dialect.name)
+            .values(
+                study_id=study_id,
+                arm=arm,
+                condition=json.dumps(condition, sort_keys=True),
+                confirms=confirms,
+                branch=branch,
+                number_in_branch=number_in_branch,
+                params=params,
+                state=State.RUNNING,
+                sampler_state=sampler_state,
+                created_at=db_now(),
+            )
+            .returning(Trial.id)
+        ).first()
+        if added is not None:
+            _add_runs(connection, added, configs)
+            return trials_where(connection, Trial.id == added)[0]
+        same = (Trial.study_id == study_id) & (Trial.branch == branch)
+        return trials_where(connection, same & (Trial.number_in_branch == number_in_branch))[0]
+
+    @writing
+    def add_runs(
+        self, connection: Connection, trial_id: int, configs: Sequence[dict[str, Any]]
+    ) -> None:
+        """Add runs for seeds that the trial does not have yet, and reopen it."""
+        if _add_runs(connection, trial_id, configs):
+            reopen(connection, [trial_id])
+
+    @writing
+    def finish_trial(
+        self, connection: Connection, trial_id: int, state: State, value: float | None
+    ) -> None:
+        check_terminal(state)
+        connection.execute(
+            update(Trial)
+            .where(Trial.id == trial_id)
+            .values(state=state, value=value, finished_at=db_now())
+        )
+
+
+def check_same_spec(stored: dict[str, Any], spec: "StudySpec") -> None:
+    """Raise a ConfigError if `spec` is a different study from the stored one."""
+    from ressmooth.spec import differences
+
+    lines = differences(stored, spec)
+    if lines:
+        raise ConfigError(
+            f"study {spec.name!r} is recorded with other settings; give this one another name:",
+            *lines,
+        )
+
+
+def _add_runs(connection: Connection, trial_id: int, configs: Sequence[dict[str, Any]]) -> int:
+    """Add the seeds that are missing. Return how many."""
+    known = set(connection.scalars(select(Run.seed).where(Run.trial_id == trial_id)))
+    rows = [
+        {
+            "uid": uuid.uuid4().hex,
+            "trial_id": trial_id,
+            "seed": config["seed"],
+            "state": State.WAITING,
+            "attempt": 0,
+            "failures": 0,
+            "config": config,
+            "last_epoch": 0,
+        }
+        for config in configs
+        if config["seed"] not in known
+    ]
+    if rows:
+        connection.execute(insert_new(Run, connection.dialect.name), rows)
+    return len(rows)

@@ -1,0 +1,234 @@
+"""Train one network with one configuration and one seed.
+
+Nothing leaves `train` but through `report`, which is called after every epoch and may raise to
+stop. A state saved there continues bit for bit on a CPU with the same number of threads: batches
+and augmentation are drawn from (seed, epoch), so no generator has to be kept.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ressmooth.config import Epoch, RunConfig
+from ressmooth.errors import CheckpointError, ConfigError
+from ressmooth.smoothing import SmoothingLoss
+from ressmooth.training import losses, models
+from ressmooth.training.checkpoint import State
+from ressmooth.training.data import Batches, Images, Normaliser, load, split, stream
+
+EVALUATION_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run is judged by: best accuracy, and the average over the last tenth of epochs."""
+
+    curve: tuple[Epoch, ...]
+    diverged_at: int | None  # the epoch whose loss was nan or inf
+    max_acc: float | None  # None for a diverged run
+    mean_acc: float | None
+    test_acc: float | None  # at the end; under selection = "holdout" the only look at the test set
+    threads: int
+    device: str
+
+    @property
+    def outcome(self) -> str:
+        return "completed" if self.diverged_at is None else f"diverged at epoch {self.diverged_at}"
+
+
+Report = Callable[[Epoch, Callable[[], State]], None]
+
+
+def train(config: RunConfig, report: Report, *, data: Path, state: State | None = None) -> Result:
+    """Train to the end, or from `state` on; `report(epoch, state)` hears of every epoch."""
+    trainer = Trainer(config, data)
+    if state is not None:
+        trainer.restore(state)
+    while (epoch := trainer.train_epoch()) is not None:
+        report(epoch, trainer.state)
+    return trainer.result()
+
+
+class Trainer:
+    def __init__(self, config: RunConfig, data: Path) -> None:
+        self.config = config
+        self.device = _device(config.device)
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        dataset = load(config.dataset, data)
+        splits = split(
+            dataset, fraction=config.fraction, selection=config.selection, seed=config.seed
+        )
+        self.train_images = splits.train.to(self.device)
+        self.validation = splits.validation.to(self.device)
+        self.test = splits.test
+        self.normalise = Normaliser(self.train_images)
+        self.batches = Batches(
+            self.train_images, self.normalise, config.batch_size, config.augmentation, config.seed
+        )
+        torch.manual_seed(stream(config.seed, "weights").initial_seed())
+        model = models.build(
+            config.model,
+            num_classes=dataset.num_classes,
+            in_channels=splits.train.pixels.shape[-1],
+        )
+        self.layout = torch.channels_last if config.channels_last else torch.contiguous_format
+        self.model = model.to(self.device).to(memory_format=self.layout)
+        self.forward = torch.compile(self.model) if config.compile else self.model
+        self.loss = losses.build_loss(config, self.model)
+        self.validation_loss = losses.build_validation_loss(config)
+        self.annealing = losses.annealing(config) if config.method == "smoothing" else None
+        self.optimizer = losses.build_optimizer(config, self.model)
+        self.curve: list[Epoch] = []
+        self.best_weights: dict[str, Tensor] = {}
+        self.diverged_at: int | None = None
+
+    def train_epoch(self) -> Epoch | None:
+        """The next epoch of the run; None when it is finished or has diverged."""
+        number = len(self.curve) + 1
+        if self.diverged_at is not None or number > self.config.epochs:
+            return None
+        started = time.perf_counter()
+        lr = losses.learning_rate(self.config, number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        torch.manual_seed(stream(self.config.seed, "epoch", number).initial_seed())
+        train_loss, train_acc, diffusivity, scale = self._train(number)
+        val_loss = val_acc = None
+        if self.config.evaluates(number):
+            val_loss, val_acc = self._evaluate(self.validation)
+        measured = (train_loss, train_acc, val_loss, val_acc)
+        if not all(math.isfinite(value) for value in measured if value is not None):
+            self.diverged_at = number
+            return None
+        best = max((e.val_acc for e in self.curve if e.val_acc is not None), default=-1.0)
+        if val_acc is not None and val_acc > best:
+            self.best_weights = {k: v.clone() for k, v in self.model.state_dict().items()}
+        seconds = time.perf_counter() - started
+        epoch = Epoch(
+            number, train_loss, train_acc, val_loss, val_acc, lr, scale, diffusivity, seconds
+        )
+        self.curve.append(epoch)
+        return epoch
+
+    def _train(self, number: int) -> tuple[float, float, float, float]:
+        """One pass: mean loss, accuracy in %, mean diffusivity, mean scale."""
+        self.model.train()
+        steps = len(self.batches)
+        total = steps * self.config.epochs
+        done = steps * (number - 1)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, correct, kappa
+        for step, (images, labels) in enumerate(self.batches.epoch(number)):
+            logits, loss = self._step(images, labels, (done + step) / total)
+            # sums stay on the device: reading them would wait for it at every step
+            sums[0] += loss
+            sums[1] += (logits.argmax(-1) == labels).sum()
+            if isinstance(self.loss, SmoothingLoss) and self.loss.diffusivity is not None:
+                sums[2] += self.loss.diffusivity.mean()
+        loss_sum, correct, kappa = sums.tolist()
+        scale = (
+            fmean(self.annealing((done + step) / total) for step in range(steps))
+            if self.annealing
+            else 0.0
+        )
+        samples = steps * self.batches.batch_size
+        return loss_sum / steps, 100 * correct / samples, kappa / steps, scale
+
+    def _step(self, images: Tensor, labels: Tensor, progress: float) -> tuple[Tensor, Tensor]:
+        images = images.contiguous(memory_format=self.layout)
+        with self._autocast():
+            logits = self.forward(images)
+        loss = self.loss(logits, labels, progress)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return logits.detach(), loss.detach()
+
+    @torch.inference_mode()
+    def _evaluate(self, images: Images) -> tuple[float, float]:
+        """Mean loss, accuracy in %."""
+        self.model.eval()
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for start in range(0, len(images), EVALUATION_BATCH):
+            labels = images.labels[start : start + EVALUATION_BATCH]
+            pixels = images.pixels[start : start + EVALUATION_BATCH]
+            with self._autocast():
+                logits = self.model(self.normalise(pixels).contiguous(memory_format=self.layout))
+            sums[0] += self.validation_loss(logits, labels) * len(labels)
+            sums[1] += (logits.argmax(-1) == labels).sum()
+        loss_sum, correct = sums.tolist()
+        return loss_sum / len(images), 100 * correct / len(images)
+
+    def _autocast(self) -> torch.autocast:
+        enabled = self.config.precision == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+    def state(self) -> State:
+        """All that is needed to go on after this epoch."""
+        return {
+            "config": self.config.model_dump(),
+            "threads": torch.get_num_threads(),
+            "model": self.model.state_dict(),
+            "best_weights": self.best_weights,
+            "optimizer": self.optimizer.state_dict(),
+            "curve": [asdict(epoch) for epoch in self.curve],
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from a state of this very configuration."""
+        try:
+            differing = differences(state["config"], self.config)
+            if differing:
+                raise CheckpointError(f"The checkpoint is of another run: {'; '.join(differing)}.")
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.best_weights = {k: v.to(self.device) for k, v in state["best_weights"].items()}
+            self.curve = [Epoch(**row) for row in state["curve"]]
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise CheckpointError(f"The checkpoint does not fit this run: {reason}") from error
+
+    def result(self) -> Result:
+        accuracies = [e.val_acc for e in self.curve if e.val_acc is not None]
+        finished = self.diverged_at is None and len(self.curve) == self.config.epochs
+        test_acc = None
+        if finished:
+            paper = self.config.selection == "paper"  # the last evaluation was the test set's
+            test_acc = accuracies[-1] if paper else self._evaluate(self.test.to(self.device))[1]
+        return Result(
+            curve=tuple(self.curve),
+            diverged_at=self.diverged_at,
+            max_acc=max(accuracies) if finished else None,
+            mean_acc=fmean(accuracies[-self.config.window :]) if finished else None,
+            test_acc=test_acc,
+            threads=torch.get_num_threads(),
+            device=str(self.device),
+        )
+
+
+MACHINE = {"device", "threads"}  # a run may go on elsewhere; it is then not bit for bit the same
+
+
+def differences(stored: dict[str, Any], config: RunConfig) -> list[str]:
+    """What a stored configuration says otherwise, apart from the machine."""
+    given = config.model_dump()
+    return [
+        f"{key} is {stored.get(key)!r}, not {given.get(key)!r}"
+        for key in sorted((stored.keys() | given.keys()) - MACHINE)
+        if stored.get(key) != given.get(key)
+    ]
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = 'cuda': torch sees no GPU here; use 'auto' or 'cpu'")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

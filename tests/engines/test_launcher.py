@@ -1,0 +1,216 @@
+"""Studies as a user runs them: `python -m ressmooth.study`, real processes, real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import psycopg
+import pytest
+from helpers.launch import (
+    CURVES,
+    RESULTS,
+    TINY,
+    command,
+    epochs_recorded,
+    launch,
+    query,
+    wait_for,
+    workers_of,
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_answers_at_mlflow(monkeypatch):
+    """Tracking is down in all of these tests: it must not matter."""
+    for name in ("RESSMOOTH_DATABASE_URL", "RESSMOOTH_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+
+
+def test_on_postgresql_a_killed_launcher_resumes_to_the_same_rows(
+    study, tmp_path, undisturbed, postgres, monkeypatch
+):
+    with psycopg.connect(postgres.get_uri(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE whole_study")
+    url = postgres.get_uri("whole_study")
+    monkeypatch.setenv("RESSMOOTH_DATABASE_URL", url)
+    launcher = subprocess.Popen(command(study, tmp_path, "--workers", "2", "--quiet"))
+
+    def asked(sql):
+        with psycopg.connect(url) as connection:
+            return connection.execute(sql.replace("params", "params::text")).fetchall()
+
+    def five_epochs():
+        try:
+            return asked("SELECT count(*) FROM epoch")[0][0] >= 5
+        except psycopg.Error:
+            return False  # no tables yet
+
+    wait_for(five_epochs)
+    launcher.kill()
+    launcher.wait()
+    resumed = launch(study, tmp_path, "--workers", "2")
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout == undisturbed[1].stdout
+    for sql in (RESULTS, CURVES):
+        assert sorted(map(str, asked(sql))) == sorted(map(str, query(undisturbed[0], sql)))
+    assert not (tmp_path / "results.db").exists()
+
+
+def test_a_busy_worker_dies_with_its_launcher_in_the_middle_of_an_epoch(study, tmp_path):
+    """The synthetic images on ResNet56 take minutes an epoch: nobody waits for its end."""
+    big = ["--set", "dataset=synthetic", "--set", "model=resnet56", "--set", "fraction=1.0"]
+    launcher = subprocess.Popen(command(study, tmp_path, "--workers", "1", "--quiet", *big))
+    wait_for(lambda: query(tmp_path, "SELECT 1 FROM run WHERE state = 'running'"))
+    workers = workers_of(launcher)
+    launcher.kill()
+    launcher.wait()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert workers and alive == []
+
+
+def test_a_stop_that_reaches_the_workers_too_is_no_failure_of_theirs(study, tmp_path):
+    """As from systemd, which signals the whole process group."""
+    study.write_text(TINY.format(epochs=200))
+    launcher = subprocess.Popen(
+        command(study, tmp_path, "--quiet"), stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    epochs_recorded(tmp_path, 3)
+    os.killpg(launcher.pid, signal.SIGTERM)
+    assert launcher.wait(timeout=60) == 143
+    assert query(tmp_path, "SELECT max(failures) FROM run") == [(0,)]
+    assert query(tmp_path, "SELECT count(*) FROM run WHERE state = 'running'") == [(0,)]
+
+
+def test_a_spent_time_budget_trains_nothing_more(tmp_path):
+    file = tmp_path / "hours.toml"
+    file.write_text(
+        """
+        name = "hours"
+        dataset = "digits"
+        fraction = 0.2
+        epochs = 1
+        search = { sampler = "random", hours = 1e-4 }
+        [arms.smooth]
+        b = { low = 0.1, high = 1.0 }
+        """
+    )
+    assert launch(file, tmp_path, "--workers", "1").returncode == 0
+    trained = query(tmp_path, "SELECT count(*) FROM run")
+    assert launch(file, tmp_path, "--workers", "1").returncode == 0
+    assert query(tmp_path, "SELECT count(*) FROM run") == trained
+
+
+def test_a_home_that_cannot_be_made_is_named(study, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = launch(study, tmp_path / "file" / "home")
+    assert done.returncode == 6
+    assert "Cannot create" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_second_launcher_is_refused_while_the_first_runs(study, tmp_path):
+    study.write_text(TINY.format(epochs=200))
+    first = subprocess.Popen(command(study, tmp_path, "--quiet"))
+    epochs_recorded(tmp_path, 1)
+    second = launch(study, tmp_path)
+    first.send_signal(signal.SIGINT)
+    first.wait(timeout=60)
+    assert second.returncode == 3
+    assert str(first.pid) in second.stderr
+
+
+def test_another_question_under_the_same_name_is_refused(study, tmp_path):
+    launch(study, tmp_path)
+    changed = launch(study, tmp_path, "--set", "epochs=5")
+    assert changed.returncode == 2
+    assert "epochs" in changed.stderr
+
+
+def test_dry_run_creates_nothing_and_counts(study, tmp_path):
+    home = tmp_path / "home"
+    done = launch(study, home, "--dry-run", "--workers", "2")
+    assert done.returncode == 0
+    assert not home.exists()
+    assert "8 runs in about 4 rounds" in done.stdout
+    assert "not known" in done.stdout
+
+
+def test_dry_run_estimates_from_like_runs(study, undisturbed):
+    done = launch(study, undisturbed[0], "--dry-run")
+    assert "from recorded epochs of like runs" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--workers", "0"], "--workers 0"),
+        (["--workers", "many"], "--workers many"),
+        (["--set", "device=cuda"], "resources.gpus_per_run"),
+        (["--set", "epochz=3"], "did you mean 'epochs'"),
+        (["--set", "arms.sgd.lr=-1"], "arms.sgd.lr"),
+        (["--set", "nonsense"], "nonsense"),
+    ],
+)
+def test_mistakes_exit_2_and_create_nothing(study, tmp_path, options, words):
+    home = tmp_path / "home"
+    done = launch(study, home, *options)
+    assert done.returncode == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
+    assert not home.exists()
+
+
+def test_where_ray_is_not_installed_its_engine_says_how_to(study, tmp_path):
+    code = (
+        "import sys; sys.modules['ray'] = None; from ressmooth.study import main\n"
+        "main(sys.argv[1:])"
+    )
+    options = [str(study), "--engine", "ray", "--home", str(tmp_path / "home")]
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'ressmooth[ray]'" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("engine", ["optuna", "ray"])
+def test_gpus_that_would_stay_idle_are_told(study, engine, tmp_path):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1"}
+    options = ["--dry-run", "--engine", engine]
+    told = launch(study, tmp_path, *options, env=environment)
+    assert told.returncode == 0 and "2 GPUs stay idle" in told.stderr
+    for setting in ("resources.gpus_per_run=1", "device=cpu"):
+        quiet = launch(study, tmp_path, *options, "--set", setting, env=environment)
+        assert (quiet.returncode, quiet.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("engine", ["optuna", "ray"])
+def test_the_plan_for_this_machine_starts_nothing(study, tmp_path, engine, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    done = launch(study, tmp_path / "home", "--engine", engine, "--dry-run", "--workers", "3")
+    assert done.returncode == 0, done.stderr
+    assert "3 workers" in done.stdout and "8 runs in about 3 rounds" in done.stdout
+    assert not (tmp_path / "home").exists()
+
+
+def test_help_loads_next_to_nothing():
+    heavy = "torch numpy scipy sklearn matplotlib mlflow optuna ray sqlalchemy pydantic rich"
+    code = (
+        "import sys; from click.testing import CliRunner; from ressmooth.study import main\n"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
+        f"print([m for m in {heavy.split()} if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert output.strip() == "[]"
+
+
+def test_mistakes_are_found_without_torch(tmp_path):
+    (tmp_path / "bad.toml").write_text("name = 3")
+    code = (
+        "import sys; from click.testing import CliRunner; from ressmooth.study import main\n"
+        f"result = CliRunner().invoke(main, [{str(tmp_path / 'bad.toml')!r}])\n"
+        "print(result.exit_code, [m for m in ('torch', 'optuna', 'mlflow') if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert output.strip() == "2 []"
+    assert os.listdir(tmp_path) == ["bad.toml"]

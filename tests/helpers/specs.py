@@ -1,0 +1,35 @@
+"""Studies for tests, written as a study file would write them."""
+
+from dataclasses import replace
+
+from ressmooth.spec import read_stored
+
+
+def study(
+    arms, *, search=None, resources=None, seeds=1, confirm=0, name="s", grid=None, **settings
+):
+    common = {"dataset": "digits", "fraction": 0.2, "epochs": 3, **settings}
+    common = {key: value for key, value in common.items() if key not in (grid or {})}
+    spec = read_stored(
+        {
+            "name": name,
+            "description": "",
+            "seeds": seeds,
+            "confirm": confirm,
+            "settings": common,
+            "search": search or {},
+            "grid": grid or {},
+            "arms": {arm: _arm(table) for arm, table in arms.items()},
+            "resources": resources or {},
+        }
+    )
+    return replace(spec, text=f'name = "{name}"\n')
+
+
+def _arm(table):
+    tables = {key: value for key, value in table.items() if isinstance(value, dict)}
+    return {
+        "fixed": {key: value for key, value in table.items() if key not in tables},
+        "grid": {key: value["grid"] for key, value in tables.items() if "grid" in value},
+        "space": {key: value for key, value in tables.items() if "grid" not in value},
+    }

@@ -1,0 +1,134 @@
+import re
+
+import pytest
+from helpers import records, specs
+from helpers.shown import ARMS, EIGHTH, accuracy
+
+from ressmooth.report import verdicts
+from ressmooth.report.compare import compare_studies, leading
+from ressmooth.report.page import Report
+from ressmooth.spec.reader import load
+
+
+def test_a_gain_is_told_with_its_evidence_and_the_papers(compared):
+    sentence = verdicts.verdict(compared[0].lines[1], compared[0])
+    assert sentence.startswith(
+        "By the best epoch's accuracy on fashion_mnist (resnet20, fraction 0.125), "
+        "laplace (b=1.3 alpha=1) reaches 90.01 ± 0.36 % (n = 5) and sgd (weight_decay=0.001) "
+    )
+    assert "89.00 ± 0.37 % (n = 5): a gain" in sentence
+    assert re.search(r"a gain of 1\.01 points \(95 % interval \+0\.99 to \+1\.02, p < ", sentence)
+    assert "paired t-test, corrected for 2 comparisons" in sentence
+    assert sentence.endswith("; the paper's ordering holds (the paper reports +0.33).")
+
+
+def test_the_undecided_is_told_with_what_would_decide_it(compared):
+    sentence = verdicts.verdict(compared[0].lines[2], compared[0])
+    assert "if that is the true difference, not even 1000 seeds per arm would" in sentence
+    assert sentence.endswith("the paper reports +0.39.")
+
+
+def test_a_contradiction_is_called_one(store):
+    def worse(config):
+        return accuracy(config) - (3.0 if config["distribution"] == "logistic" else 0.0)
+
+    study = records.play(store, specs.study(ARMS, seeds=5, name="worse", **EIGHTH), worse)
+    table = compare_studies(store, [study])[0]
+    sentence = verdicts.verdict(table.lines[2], table)
+    assert "a loss of 2.99 points" in sentence
+    assert sentence.endswith("the paper's ordering is contradicted (the paper reports +0.39).")
+
+
+def test_one_seed_is_called_too_few(store):
+    study = records.play(store, specs.study(ARMS, name="single", **EIGHTH), accuracy)
+    table = compare_studies(store, [study])[0]
+    sentence = verdicts.verdict(table.lines[1], table)
+    assert "reaches 90.00 % (n = 1) and sgd (weight_decay=0.001) 89.00 % (n = 1)" in sentence
+    assert "so few seeds cannot tell from chance" in sentence
+    assert "interval" not in sentence and "t-test" not in sentence
+
+
+def test_all_is_summed_up_in_a_sentence(compared):
+    assert verdicts.summary(leading(compared)) == (
+        "By the best epoch's accuracy, of 2 comparisons with SGD 1 is a gain, 0 are losses and "
+        "1 undecided; the paper's "
+        "ordering holds in 1, is contradicted in 0 and undecided in 1."
+    )
+
+
+def test_the_study_of_readings_says_which_comes_nearest(store):
+    def measured(config):
+        """What METHOD.md has measured or, where it has not, something farther off."""
+        known = {"none": 88.72, "flip": 90.15, "crop-flip": 90.09}
+        if config["output"] == "identity":
+            return None if config["method"] == "mse" else 90.18  # near, but its SGD diverged
+        if config["reduction"] == "mean":
+            return 87.0
+        if config["method"] == "mse":
+            return known[config["augmentation"]]
+        return 90.66 if config["augmentation"] == "crop-flip" else 88.5
+
+    study = records.play(store, load("paper-readings"), measured)
+    (sentence,) = verdicts.ranking(leading(compare_studies(store, [study]))[0])
+    assert sentence.startswith(
+        "By max, the reading of logistic nearest to the paper is logistic-crop-flip with "
+        "sgd-crop-flip: 0.39 points off on average, with one seed a hint only (then: "
+    )
+    assert "logistic-logits" not in sentence
+    assert sentence in Report(store, study).verdicts
+
+
+def test_the_notes_say_what_flatters(store, compared):
+    said = " ".join(verdicts.notes(compared, against_paper=True))
+    assert "Validation is the test set" in said
+    assert "sgd, laplace: selected by the seeds shown, which flatters. confirm = N" in said
+    assert "Bonferroni" in said
+    spec = specs.study(ARMS, seeds=2, confirm=2, name="fresh", **EIGHTH)
+    fresh = compare_studies(store, [records.play(store, spec, accuracy)])
+    said = " ".join(verdicts.notes(fresh, against_paper=True))
+    assert "fresh: they selected nothing" in said and "confirm = N" not in said
+
+
+@pytest.mark.parametrize(
+    "fails, said",
+    [
+        (lambda c: True, "laplace: every fresh seed failed, so no arm is shown by them."),
+        (lambda c: c["seed"] == 10_000, "laplace on digits (small, fraction 0.2): 1 seed failed"),
+    ],
+    ids=["all", "one"],
+)
+def test_failed_fresh_seeds_are_told(store, fails, said):
+    def diverging(config):
+        fresh = config["seed"] >= 10_000 and config["method"] == "smoothing"
+        return None if fresh and fails(config) else 90.0 + config["seed"] % 7
+
+    arms = {"sgd": ARMS["sgd"], "laplace": ARMS["laplace"]}
+    spec = specs.study(arms, name=f"failing-{len(said)}", seeds=2, confirm=3)
+    found = compare_studies(store, [records.play(store, spec, diverging)])
+    notes = " ".join(verdicts.notes(found, against_paper=False))
+    assert said in notes and "confirm = N" not in notes
+
+
+def test_the_notes_say_what_is_not_the_papers(store):
+    other = {**EIGHTH, "epochs": 10, "batch_size": 64}
+    spec = specs.study(ARMS, name="other", **other)
+    found = compare_studies(store, [records.play(store, spec, accuracy)])
+    said = verdicts.notes(found, against_paper=True)
+    assert "Not the paper's protocol: batch_size 64 (paper 128), epochs 10 (paper 48)." in said
+    assert not any("protocol" in note for note in verdicts.notes(found, against_paper=False))
+
+
+@pytest.mark.parametrize(
+    "points, text",
+    [(None, "–"), (-1.4e-14, "+0.00"), (-0.004, "+0.00"), (0.5, "+0.50"), (-0.5, "−0.50")],
+)
+def test_no_difference_has_no_sign_of_a_loss(points, text):
+    assert verdicts.signed(points) == text
+
+
+@pytest.mark.parametrize(
+    "p, text",
+    [(None, "–"), (0.0004, "< 0.001"), (0.0312, "0.031"), (0.0996, "0.100"), (0.42, "0.42")],
+)
+def test_probabilities_are_not_longer_than_they_deserve(p, text):
+    assert verdicts.probability(p) == text

@@ -1,0 +1,250 @@
+"""Which run is next, and what follows from a run's end, without training anything."""
+
+import pytest
+from helpers import records, specs
+
+from ressmooth.errors import StaleAttempt
+from ressmooth.search.planner import Planner
+
+ENVIRONMENT = {"host": "h", "device": "cpu", "threads": 1, "versions": {}, "git_commit": None}
+ARMS = {"sgd": {"method": "mse"}, "laplace": {"b": {"grid": [0.1, 0.3]}}}
+SEARCHED = {"smooth": {"b": {"low": 0.1, "high": 1.0}}}
+
+
+@pytest.fixture
+def open_study(store):
+    def make(spec):
+        return Planner(store, store.open_study(spec), spec)
+
+    return make
+
+
+def finish(planner, run, state="complete", accuracy=90.0):
+    attempt = planner.store.claim(run.id, ENVIRONMENT)
+    planner.store.finish_run(attempt, state, max_acc=accuracy, mean_acc=accuracy - 1)
+    planner.run_ended(run)
+
+
+def drain(planner, state="complete"):
+    count = 0
+    while (run := planner.next()) is not None:
+        finish(planner, run, state, accuracy=80.0 + count)
+        count += 1
+    return count
+
+
+def test_every_cell_is_dispatched_with_every_seed(open_study):
+    planner = open_study(specs.study(ARMS, seeds=2))
+    handed = []
+    while (run := planner.next()) is not None:
+        handed.append((run.config["method"], run.config["b"], run.seed))
+    assert handed == [
+        ("mse", 0.5, 0),
+        ("mse", 0.5, 1),
+        ("smoothing", 0.1, 0),
+        ("smoothing", 0.1, 1),
+        ("smoothing", 0.3, 0),
+        ("smoothing", 0.3, 1),
+    ]
+
+
+def test_a_stored_configuration_says_everything(open_study):
+    run = open_study(specs.study(ARMS, resources={"cpus_per_run": 2})).next()
+    assert run.config["lr"] == 0.1 and run.config["weight_decay"] == 1e-4
+    assert run.config["threads"] == 2
+
+
+def test_a_trial_is_worth_the_mean_of_its_seeds(open_study, store):
+    planner = open_study(specs.study({"sgd": {"method": "mse"}}, seeds=3))
+    drain(planner)
+    (trial,) = store.trials(planner.study_id)
+    assert (trial.state, trial.value) == ("complete", 81.0)
+
+
+def test_the_objective_may_be_the_mean_accuracy(open_study, store):
+    spec = specs.study({"sgd": {"method": "mse"}}, search={"objective": "mean"})
+    planner = open_study(spec)
+    drain(planner)
+    assert store.trials(planner.study_id)[0].value == 79.0
+
+
+def test_one_failed_seed_fails_the_trial(open_study, store):
+    planner = open_study(specs.study({"sgd": {"method": "mse"}}, seeds=2))
+    finish(planner, planner.next())
+    finish(planner, planner.next(), "failed")
+    (trial,) = store.trials(planner.study_id)
+    assert (trial.state, trial.value) == ("failed", None)
+
+
+def confirming(**settings):
+    return specs.study(ARMS, seeds=2, confirm=3, grid={"fraction": [0.2, 0.4]}, **settings)
+
+
+def test_what_was_chosen_is_confirmed_with_fresh_seeds(open_study, store):
+    planner = open_study(confirming())
+    assert planner.progress().runs_known == 6 * 2 + 4 * 3
+    assert drain(planner) == 6 * 2 + 4 * 3
+    winners = store.winners(planner.study_id)
+    assert [(w.trial.arm, w.trial.condition["fraction"], w.tried) for w in winners] == [
+        ("sgd", 0.2, 1),
+        ("sgd", 0.4, 1),
+        ("laplace", 0.2, 2),
+        ("laplace", 0.4, 2),
+    ]
+    for winner in winners:
+        fresh = winner.confirmation
+        assert [run.seed for run in fresh.runs] == [10_000, 10_001, 10_002]
+        chosen = {**winner.trial.runs[0].config, "seed": None}
+        assert all({**run.config, "seed": None} == chosen for run in fresh.runs)
+        assert fresh.state == "complete" and fresh.params == winner.trial.params
+
+
+def test_nothing_is_confirmed_before_the_search_has_ended(open_study, store):
+    planner = open_study(confirming())
+    handed = [planner.next() for _ in range(12)]
+    assert planner.next() is None  # all are being trained: the choice may still change
+    for run in handed[:-1]:
+        finish(planner, run)
+    assert planner.next() is None
+    finish(planner, handed[-1])
+    assert planner.next().seed == 10_000
+
+
+def test_a_spent_time_budget_still_confirms(open_study):
+    planner = open_study(confirming(search={"hours": 1.0}))
+    finish(planner, planner.next())
+    finish(planner, planner.next())
+    planner.out_of_time = True
+    assert [planner.next().seed for _ in range(3)] == [10_000, 10_001, 10_002]
+    assert planner.next() is None
+
+
+def test_a_restart_confirms_once_and_more_where_asked(open_study, store):
+    drain(open_study(confirming()))
+    again = open_study(confirming())
+    assert again.next() is None
+    more = specs.study(ARMS, seeds=2, confirm=5, grid={"fraction": [0.2, 0.4]})
+    planner = open_study(more)
+    assert sorted({planner.next().seed for _ in range(8)}) == [10_003, 10_004]
+    assert planner.next() is None
+
+
+def test_more_fresh_seeds_are_trained_also_where_one_failed(open_study, store):
+    spec = specs.study({"sgd": {"method": "mse"}}, confirm=2)
+    planner = open_study(spec)
+    finish(planner, planner.next())
+    finish(planner, planner.next(), "failed")
+    finish(planner, planner.next())
+    assert planner.next() is None
+    planner = open_study(specs.study({"sgd": {"method": "mse"}}, confirm=4))
+    assert drain(planner) == 2
+    (winner,) = store.winners(planner.study_id)
+    assert [run.state for run in winner.confirmation.runs] == ["failed", *["complete"] * 3]
+
+
+def test_a_new_choice_is_confirmed_anew(open_study, store):
+    spec = specs.study(SEARCHED, confirm=1, search={"sampler": "random", "trials": 1})
+    drain(open_study(spec))
+    more = specs.study(SEARCHED, confirm=1, search={"sampler": "random", "trials": 2})
+    planner = open_study(more)
+    finish(planner, planner.next(), accuracy=99.0)  # better than the first
+    assert planner.next().seed == 10_000
+    (winner,) = store.winners(planner.study_id)
+    assert winner.trial.value == 99.0 and winner.confirmation.confirms == winner.trial.id
+
+
+def test_with_a_pruner_the_other_seeds_wait_for_the_first(open_study, store):
+    spec = specs.study(SEARCHED, seeds=3, search=dict(sampler="random", trials=2, pruner="median"))
+    planner = open_study(spec)
+    first, second = planner.next(), planner.next()
+    assert (first.seed, second.seed) == (0, 0) and planner.next() is None
+    finish(planner, first, "pruned")
+    finish(planner, second)
+    assert [planner.next().seed for _ in range(2)] == [1, 2]
+    pruned = store.trials(planner.study_id)[0]
+    assert pruned.state == "pruned" and len(pruned.runs) == 1
+
+
+def test_a_restarted_dispatcher_hands_out_only_what_is_missing(open_study):
+    spec = specs.study(ARMS, seeds=2)
+    planner = open_study(spec)
+    for _ in range(3):
+        finish(planner, planner.next())
+    lost = planner.next()  # handed out, never finished
+    again = open_study(spec)
+    assert again.next().id == lost.id
+    assert drain(again) == 2
+
+
+def test_a_run_whose_worker_died_after_finishing_is_not_trained_again(open_study, store):
+    planner = open_study(specs.study({"sgd": {"method": "mse"}}))
+    run = planner.next()
+    store.finish_run(store.claim(run.id, ENVIRONMENT), "complete", max_acc=90.0, mean_acc=89.0)
+    assert planner.worker_died(run.id, "killed") == "killed"
+    assert planner.next() is None
+    assert store.trials(planner.study_id)[0].value == 90.0
+
+
+def test_a_trial_that_ended_unjudged_is_judged_after_a_restart(open_study, store):
+    """The launcher died between the run's end and the trial's."""
+    spec = specs.study({"sgd": {"method": "mse"}})
+    planner = open_study(spec)
+    run = planner.next()
+    store.finish_run(store.claim(run.id, ENVIRONMENT), "complete", max_acc=90.0, mean_acc=89.0)
+    open_study(spec)
+    assert store.trials(planner.study_id)[0].value == 90.0
+
+
+def test_more_seeds_later_train_only_the_new_ones(open_study, store):
+    drain(open_study(specs.study(ARMS, seeds=1)))
+    planner = open_study(specs.study(ARMS, seeds=2))
+    assert drain(planner) == 3
+    assert all(len(trial.runs) == 2 for trial in store.trials(planner.study_id))
+
+
+def test_more_trials_later_continue_the_search(open_study):
+    assert drain(open_study(specs.study(SEARCHED, search=dict(sampler="tpe", trials=3)))) == 3
+    assert drain(open_study(specs.study(SEARCHED, search=dict(sampler="tpe", trials=5)))) == 2
+
+
+def test_out_of_time_finishes_what_was_begun_and_asks_for_no_more(open_study):
+    planner = open_study(specs.study(SEARCHED, seeds=2, search=dict(sampler="tpe", hours=1)))
+    finish(planner, planner.next())
+    planner.out_of_time = True
+    assert planner.next().seed == 1
+    assert planner.next() is None
+
+
+def test_progress_counts_what_is_done_and_what_is_to_come(open_study):
+    planner = open_study(specs.study(ARMS, seeds=2, epochs=4))
+    finish(planner, planner.next())
+    progress = planner.progress()
+    assert (progress.runs_done, progress.runs_known) == (1, 6)
+    assert (progress.epochs_done, progress.epochs_known) == (4, 24)
+
+
+def test_a_lost_run_is_tried_again_until_its_retries_are_spent(open_study, store):
+    resources = {"retries": 1}
+    planner = open_study(specs.study({"sgd": {"method": "mse"}}, resources=resources))
+    run = planner.next()
+    store.claim(run.id, ENVIRONMENT)
+    assert planner.worker_died(run.id, "worker killed") == "worker killed, retry 1/1 from epoch 0"
+    assert planner.next().id == run.id
+    store.claim(run.id, ENVIRONMENT)
+    assert planner.worker_died(run.id, "worker killed") == "worker killed"
+    given_up = store.run(run.id)
+    assert given_up.state == "failed" and "gave up after 1 retries" in given_up.error
+    assert store.trial(run.trial_id).state == "failed" and planner.next() is None
+
+
+def test_a_run_that_the_launcher_prunes_keeps_its_best_and_its_time(open_study, store):
+    planner = open_study(specs.study({"sgd": {"method": "mse"}}))
+    run = planner.next()
+    attempt = store.claim(run.id, ENVIRONMENT)
+    for epoch in (1, 2):
+        store.record_epoch(attempt, records.epoch(epoch), None)
+    planner.prune(run, 71.0)
+    pruned = store.run(run.id)
+    assert (pruned.state, pruned.max_acc, pruned.seconds) == ("pruned", 71.0, 3.0)
+    with pytest.raises(StaleAttempt):  # its worker comes too late
+        store.record_epoch(attempt, records.epoch(3), None)

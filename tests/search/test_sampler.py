@@ -1,0 +1,162 @@
+import pytest
+from helpers import specs
+
+from ressmooth.search.sampler import PastTrial, Sampler, distribution
+
+SPACE = {
+    "b": {"low": 0.05, "high": 2.0, "log": True},
+    "mu": {"low": 0.5, "high": 1.0},
+    "layers": {"low": 1, "high": 3},
+    "distribution": {"choices": ["laplace", "logistic"]},
+}
+
+
+def study(arms=None, **search):
+    return specs.study(
+        arms or {"smooth": {"method": "smoothing", **SPACE}}, search=search, epochs=9
+    )
+
+
+def score(params):
+    return 90 - (params["b"] - 0.4) ** 2 - params["mu"] + (params["distribution"] == "laplace")
+
+
+def pasts(proposals, reports=None):
+    return [
+        PastTrial(
+            p.branch.key,
+            p.number,
+            p.params,
+            p.sampler_state,
+            "complete",
+            score(p.params),
+            (reports or {}).get(p.number, {}),
+        )
+        for p in proposals
+    ]
+
+
+def search(spec, sampler=None):
+    """Ask and tell one after the other, as one worker does."""
+    sampler = sampler or Sampler(spec)
+    proposals = []
+    while (proposal := sampler.ask()) is not None:
+        proposals.append(proposal)
+        sampler.tell(proposal.branch.key, proposal.number, "complete", score(proposal.params))
+    return proposals
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes"])
+@pytest.mark.parametrize("stopped_after", [1, 7, 15])
+def test_a_restarted_search_proposes_what_the_uninterrupted_one_would_have(sampler, stopped_after):
+    spec = study(sampler=sampler, trials=18)
+    whole = search(spec)
+    resumed = search(spec, Sampler(spec, pasts(whole[:stopped_after])))
+    assert [p.params for p in resumed] == [p.params for p in whole[stopped_after:]]
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes"])
+def test_no_proposal_repeats_another(sampler):
+    proposals = search(study(sampler=sampler, trials=12))
+    assert len({str(p.params) for p in proposals}) == 12
+
+
+def test_random_proposals_do_not_depend_on_the_order_of_completion():
+    spec = study(sampler="random", trials=6)
+    sampler = Sampler(spec)
+    together = [sampler.ask() for _ in range(6)]
+    assert [p.params for p in together] == [p.params for p in search(spec)]
+
+
+def test_the_number_of_trials_is_a_total():
+    first = search(study(sampler="random", trials=4))
+    more = study(sampler="random", trials=7)
+    assert [p.number for p in search(more, Sampler(more, pasts(first)))] == [4, 5, 6]
+
+
+def test_another_study_seed_gives_other_proposals():
+    one, two = (search(study(sampler="random", trials=3, seed=seed)) for seed in (1, 2))
+    assert [p.params for p in one] != [p.params for p in two]
+
+
+def test_tpe_learns():
+    proposals = search(study(sampler="tpe", trials=40))
+    early = sum(score(p.params) for p in proposals[:10])
+    late = sum(score(p.params) for p in proposals[-10:])
+    assert late > early
+
+
+def test_grids_are_asked_once_each_in_the_order_of_the_file():
+    arms = {
+        "sgd": {"method": "mse", "weight_decay": {"grid": [1e-2, 1e-3]}},
+        "laplace": {"b": {"grid": [0.1, 0.3, 0.5]}},
+    }
+    sampler = Sampler(study(arms))
+    asked = [sampler.ask() for _ in range(5)]
+    assert sampler.ask() is None
+    expected = [("weight_decay", 1e-2), ("weight_decay", 1e-3), ("b", 0.1), ("b", 0.3), ("b", 0.5)]
+    assert [next(iter(p.params.items())) for p in asked] == expected
+
+
+def test_fixed_arms_are_one_trial_beside_searched_ones():
+    arms = {"sgd": {"method": "mse"}, "smooth": {**SPACE}}
+    sampler = Sampler(study(arms, sampler="random", trials=3))
+    asked = []
+    while (proposal := sampler.ask()) is not None:
+        asked.append(proposal.branch.arm)
+    assert asked == ["sgd", "smooth", "smooth", "smooth"]
+
+
+@pytest.mark.parametrize("pruner", ["median", "asha"])
+def test_a_bad_curve_is_pruned_and_a_good_one_is_not(pruner):
+    sampler = Sampler(study(sampler="random", trials=10, pruner=pruner))
+    for quality in (90, 91, 92, 93, 94, 95):
+        p = sampler.ask()
+        for epoch in range(1, 10):
+            sampler.should_prune(p.branch.key, p.number, epoch, quality)
+        sampler.tell(p.branch.key, p.number, "complete", quality)
+    bad, good = sampler.ask(), sampler.ask()
+    assert any(sampler.should_prune(bad.branch.key, bad.number, e, 20) for e in range(1, 10))
+    assert not any(sampler.should_prune(good.branch.key, good.number, e, 99) for e in range(1, 10))
+
+
+@pytest.mark.parametrize("pruner", ["median", "asha"])
+def test_pruning_decides_the_same_after_a_restart(pruner):
+    spec = study(sampler="random", trials=8, pruner=pruner)
+    curves = {n: {epoch: 90.0 + n for epoch in range(1, 10)} for n in range(6)}
+    sampler = Sampler(spec)
+    done = []
+    for number in range(6):
+        p = sampler.ask()
+        for epoch, accuracy in curves[number].items():
+            sampler.should_prune(p.branch.key, p.number, epoch, accuracy)
+        sampler.tell(p.branch.key, p.number, "complete", score(p.params))
+        done.append(p)
+    restarted = Sampler(spec, pasts(done, curves))
+    ours, theirs = sampler.ask(), restarted.ask()
+    assert ours.params == theirs.params
+    for epoch in range(1, 10):
+        accuracy = 92.5
+        assert sampler.should_prune(
+            ours.branch.key, ours.number, epoch, accuracy
+        ) == restarted.should_prune(theirs.branch.key, theirs.number, epoch, accuracy)
+
+
+def test_failed_and_pruned_trials_are_told_as_such():
+    sampler = Sampler(study(sampler="tpe", trials=5, pruner="median"))
+    key = "smooth"
+    states = []
+    for state in ("complete", "failed", "pruned"):
+        p = sampler.ask()
+        key = p.branch.key
+        sampler.should_prune(key, p.number, 1, 50.0)
+        sampler.tell(key, p.number, state, 90.0 if state == "complete" else None)
+    states = [trial.state.name for trial in sampler.searches[key].study.trials]
+    assert states == ["COMPLETE", "FAIL", "PRUNED"]
+
+
+def test_an_integer_setting_is_sampled_as_an_integer():
+    spec = study(sampler="random", trials=5)
+    (branch,) = spec.branches
+    assert distribution("layers", branch.space["layers"]).__class__.__name__ == "IntDistribution"
+    assert all(isinstance(p.params["layers"], int) for p in search(spec))

@@ -1,0 +1,303 @@
+import shutil
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from helpers.published import published_figures
+from helpers.store_rows import ENVIRONMENT, epoch, record, spec
+from sqlalchemy import inspect, text
+
+from ressmooth.errors import SchemaError, StorageError
+from ressmooth.store import Store, database, migrations, open_store, upgrade
+from ressmooth.store import schema as upgrading
+from ressmooth.store.tables import Base
+
+PUBLISHED = {row.problem for row in published_figures()}
+ASSETS = Path(__file__).parent / "assets"
+
+ADD_A_NOTE = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "0003", "0002"
+def upgrade():
+    with op.batch_alter_table("trial") as trial:
+        trial.add_column(sa.Column("note", sa.Text))
+        trial.alter_column("arm", nullable=True)  # SQLite has to rebuild the table for this
+    op.execute("UPDATE trial SET note = 'old'")
+"""
+OF_THE_FIRST_RELEASE = (
+    """INSERT INTO study (id, uid, name, spec, file_text, created_at, elapsed)
+       VALUES (1, 'u', 'demo', '{"grid": {"b": [0.3, 0.5]}}', '', '2026-01-01 00:00:00', 0)""",
+    """INSERT INTO trial (id, study_id, arm, branch, number_in_branch, params, state,
+                          sampler_state, created_at)
+       VALUES (1, 1, 'sgd', 'sgd b=0.5', 0, '{}', 'running', '{}', '2026-01-01 00:00:00')""",
+    """INSERT INTO run (id, uid, trial_id, seed, state, attempt, failures, config, last_epoch)
+       VALUES (1, 'r', 1, 0, 'waiting', 0, 0, '{"dataset": "digits", "model": "small",
+               "fraction": 0.5, "b": 0.5, "lr": 0.2}', 0)""",
+)
+FAIL_HALFWAY = ADD_A_NOTE + "    raise RuntimeError('halfway')\n"
+LEAVE_ORPHANS = ADD_A_NOTE + "    op.execute('DELETE FROM run')\n"
+
+
+@pytest.fixture
+def next_release(tmp_path, monkeypatch):
+    """Become the release whose migration 0003 is given."""
+
+    def release(migration):
+        directory = tmp_path / "migrations"
+        shutil.copytree(Path(migrations.__file__).parent, directory)
+        (directory / "versions" / "0003_next.py").write_text(migration)
+        monkeypatch.setattr(upgrading, "MIGRATIONS", directory)
+        for module in (upgrading, database):
+            monkeypatch.setattr(module, "HEAD", "0003")
+
+    return release
+
+
+def stamp(store, revision):
+    with store.database.engine.begin() as connection:
+        connection.execute(text("UPDATE ressmooth_version SET version_num = :r"), {"r": revision})
+
+
+def columns(store, table):
+    with store.database.engine.connect() as connection:
+        return {column["name"] for column in inspect(connection).get_columns(table)}
+
+
+def test_tables_and_migrations_say_the_same(store):
+    options = {"version_table": migrations.VERSION_TABLE, "compare_type": True}
+    with store.database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_head_is_the_end_of_one_line():
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    scripts = ScriptDirectory.from_config(config)
+    assert scripts.get_heads() == [migrations.HEAD]
+    ids = [script.revision for script in scripts.walk_revisions()]
+    assert ids == sorted(ids, reverse=True)
+
+
+def test_migrations_are_installed_with_the_package():
+    """Setuptools takes packages only, not directories without __init__.py."""
+    assert import_module("ressmooth.store.migrations.versions").__file__ is not None
+
+
+def test_upgrading_makes_the_tables_once(store_url):
+    assert upgrade(store_url) == (None, "0002")
+    store = Store(store_url)
+    attempt = record(store)
+    before = store.curve(attempt.run_id)
+    assert upgrade(store_url) == ("0002", "0002")
+    assert store.curve(attempt.run_id) == before
+    tables = {"study", "trial", "run", "epoch", "baseline", "outbox", "ressmooth_version"}
+    with store.database.engine.connect() as connection:
+        assert set(inspect(connection).get_table_names()) == tables
+    store.close()
+
+
+def test_without_tables_a_store_is_not_opened(store_url):
+    if store_url.startswith("sqlite"):
+        with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as connection:
+            connection.execute("CREATE TABLE other (id)")
+    for attempt in (Store, lambda url: open_store(url, create=False)):
+        with pytest.raises(SchemaError, match="no tables yet.*ressmooth db upgrade"):
+            attempt(store_url)
+    open_store(store_url).close()
+
+
+def test_an_older_schema_is_refused_with_the_cure(store, next_release):
+    next_release(ADD_A_NOTE)
+    for attempt in (Store, open_store):
+        with pytest.raises(SchemaError, match="older schema 0002.*0003.*ressmooth db upgrade"):
+            attempt(store.url)
+    assert "note" not in columns(store, "trial")
+
+
+def test_a_newer_schema_is_refused(store):
+    stamp(store, "0003")
+    for attempt in (Store, open_store, upgrade):
+        with pytest.raises(SchemaError, match="schema 0003, which is newer.*0002"):
+            attempt(store.url)
+
+
+def test_an_upgrade_keeps_every_row(store, next_release):
+    attempt = record(store)
+    run, curve = store.run(attempt.run_id), store.curve(attempt.run_id)
+    next_release(ADD_A_NOTE)
+    assert upgrade(store.url) == ("0002", "0003")
+    upgraded = Store(store.url)
+    assert "note" in columns(upgraded, "trial")
+    assert (upgraded.run(run.id), upgraded.curve(run.id)) == (run, curve)
+    upgraded.record_epoch(attempt, epoch(4), None)
+    upgraded.close()
+
+
+def backups(file):
+    return sorted(file.parent.glob(f"{file.name}.0002-*"))
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "home" / "results.db"
+
+
+def test_an_older_file_is_backed_up_first(file, next_release, monkeypatch):
+    store = open_store(f"sqlite:///{file}")
+    attempt = record(store)
+    curve = store.curve(attempt.run_id)
+    store.close()
+    assert backups(file) == []
+    next_release(ADD_A_NOTE)
+    for _ in range(2):
+        upgrade(f"sqlite:///{file}")
+    [backup] = backups(file)
+    assert backup.name.endswith(".backup")
+    monkeypatch.undo()
+    store = Store(f"sqlite:///{backup}")
+    assert store.curve(attempt.run_id) == curve
+    store.close()
+
+
+def test_without_a_backup_there_is_no_upgrade(file, next_release, monkeypatch):
+    store = open_store(f"sqlite:///{file}")
+    next_release(ADD_A_NOTE)
+    monkeypatch.setattr(upgrading.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(StorageError, match="Cannot back up .*full"):
+        upgrade(store.url)
+    assert "note" not in columns(store, "trial")
+    assert [path.name for path in file.parent.iterdir()] == ["results.db"]
+    store.close()
+
+
+def test_a_failed_upgrade_changes_nothing(store, next_release, monkeypatch):
+    attempt = record(store)
+    next_release(FAIL_HALFWAY)
+    with pytest.raises(RuntimeError, match="halfway"):
+        upgrade(store.url)
+    assert "note" not in columns(store, "trial")
+    monkeypatch.undo()
+    again = Store(store.url)
+    again.record_epoch(attempt, epoch(4), None)
+    again.close()
+
+
+def test_an_upgrade_that_would_orphan_rows_is_undone(store, next_release):
+    attempt = record(store)
+    next_release(LEAVE_ORPHANS)
+    with pytest.raises(Exception, match="rows refer to rows|violates foreign key"):
+        upgrade(store.url)
+    assert len(store.curve(attempt.run_id)) == 3
+    assert store.run(attempt.run_id).last_epoch == 3
+
+
+def test_of_many_upgraders_one_upgrades(store, next_release):
+    record(store)
+    next_release(ADD_A_NOTE)
+    # Rather an error than upgraders that wait for each other for ever.
+    limit = "&options=-c%20lock_timeout%3D20s" if store.url.startswith("postgresql") else ""
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(upgrade, [store.url + limit] * 4))
+    assert sorted(results) == [("0002", "0003")] + [("0003", "0003")] * 3
+    if store.url.startswith("sqlite"):
+        assert len(backups(Path(store.url.removeprefix("sqlite:///")))) == 1
+
+
+def test_tables_of_another_program_are_not_touched(store_url):
+    made = open_store(store_url)
+    with made.database.engine.begin() as connection:
+        connection.execute(text("DROP TABLE ressmooth_version"))
+    made.close()
+    with pytest.raises(SchemaError, match="tables of another program .*epoch.*database of its own"):
+        upgrade(store_url)
+
+
+def test_a_database_of_the_first_release_is_still_of_use(tmp_path):
+    """assets/store_0001.db was written by the release whose schema was 0001; it never changes."""
+    file = tmp_path / "results.db"
+    shutil.copy(ASSETS / "store_0001.db", file)
+    upgrade(f"sqlite:///{file}")
+    store = Store(f"sqlite:///{file}")
+    study = store.study("demo")
+    assert store.open_study(spec()) == study.id
+    done, failed = store.trials(study.id)
+    assert (done.state, done.value, done.params) == ("complete", 90.5, {"b": 0.3, "ö": "字"})
+    assert [run.state for run in done.runs] == ["complete", "complete"]
+    assert [run.max_acc for run in done.runs] == [90.0, 91.0]
+    assert [row.val_acc for row in store.curve(done.runs[1].id)] == [70.0, None, 91.0]
+    assert store.checkpoints(done.runs[1].id) == [(3, "ab" * 32), (1, "ab" * 32)]
+    assert [run.state for run in failed.runs] == ["failed", "waiting"]
+    problem = {"dataset": "digits", "fraction": 0.5, "model": "small"}
+    assert [(trial.condition, trial.confirms) for trial in (done, failed)] == [(problem, None)] * 2
+    assert len(store.published_figures(PUBLISHED)) == 124
+    assert failed.runs[0].error == "diverged at epoch 2"
+    assert store.count_pending(study.id) == 8
+
+    assert store.reset_failed(study.id) == 1
+    for run in store.trial(failed.id).runs:
+        attempt = store.claim(run.id, ENVIRONMENT)
+        store.record_epoch(attempt, epoch(1), None)
+        store.finish_run(attempt, "complete", max_acc=88.0)
+    assert {run.state for run in store.trial(failed.id).runs} == {"complete"}
+    store.close()
+
+
+def test_a_database_with_confirmations_is_still_of_use(tmp_path):
+    """assets/store_0002.db was written by the release whose schema was 0002; it never changes."""
+    file = tmp_path / "results.db"
+    shutil.copy(ASSETS / "store_0002.db", file)
+    upgrade(f"sqlite:///{file}")
+    store = Store(f"sqlite:///{file}")
+    study = store.study("demo")
+    assert store.open_study(spec(confirm=2)) == study.id
+    (winner,) = store.winners(study.id)
+    assert (winner.trial.params, winner.trial.value, winner.tried) == (
+        {"weight_decay": 1e-3},
+        82.5,
+        2,
+    )
+    assert winner.trial.condition == {"dataset": "digits", "fraction": 0.5, "model": "small"}
+    fresh = winner.confirmation
+    assert [(run.seed, run.state, run.max_acc) for run in fresh.runs] == [
+        (10_000, "complete", 81.0),
+        (10_001, "waiting", None),
+    ]
+    assert len(store.published_figures(PUBLISHED)) == 124
+
+    attempt = store.claim(fresh.runs[1].id, ENVIRONMENT)
+    store.record_epoch(attempt, epoch(1), None)
+    store.finish_run(attempt, "complete", max_acc=80.0, mean_acc=79.0)
+    store.finish_trial(fresh.id, "complete", 80.5)
+    assert store.winners(study.id)[0].confirmation.value == 80.5
+    store.close()
+
+
+def test_conditions_are_filled_in_from_what_was_recorded(store_url, tmp_path, monkeypatch):
+    directory = tmp_path / "first"
+    shutil.copytree(Path(migrations.__file__).parent, directory)
+    (directory / "versions" / "0002_comparison.py").unlink()
+    monkeypatch.setattr(upgrading, "MIGRATIONS", directory)
+    monkeypatch.setattr(upgrading, "HEAD", "0001")
+    upgrade(store_url)
+    monkeypatch.undo()
+    old = database.Database(store_url)
+    with old.engine.begin() as connection:
+        for statement in OF_THE_FIRST_RELEASE:
+            connection.execute(text(statement.replace(":", r"\:")))
+    old.close()
+    assert upgrade(store_url) == ("0001", "0002")
+    upgraded = Store(store_url)
+    (trial,) = upgraded.trials(1)
+    problem = {"dataset": "digits", "model": "small", "fraction": 0.5}
+    assert trial.condition == {**problem, "b": 0.5}
+    assert len(upgraded.published_figures(PUBLISHED)) == 124
+    upgraded.close()

@@ -1,0 +1,61 @@
+import pytest
+from helpers.store_rows import ENVIRONMENT, add_run, add_trial, epoch, spec
+
+
+@pytest.fixture
+def told(store):
+    """Two studies; the first has a run with two epochs, the second a touch."""
+    run_id = add_run(store)
+    attempt = store.claim(run_id, ENVIRONMENT)
+    for number in (1, 2):
+        store.record_epoch(attempt, epoch(number), None)
+    second = store.open_study(spec(name="second"))
+    store.announce_study(second)
+    return store.study("demo").id, second
+
+
+def test_events_come_oldest_first(store, told):
+    rows = store.pending(None, 100)
+    assert [(row.kind, row.epoch) for row in rows] == [
+        ("run", None),
+        ("epoch", 1),
+        ("epoch", 2),
+        ("study", None),
+    ]
+    assert [row.id for row in rows] == sorted(row.id for row in rows)
+    assert store.pending(None, 2) == rows[:2]
+    assert rows[1].created_at.utcoffset().total_seconds() == 0
+
+
+def test_events_of_one_study(store, told):
+    first, second = told
+    assert {row.study_id for row in store.pending(first, 100)} == {first}
+    assert [row.kind for row in store.pending(second, 100)] == ["study"]
+    assert store.pending(second, 100)[0].run_id is None
+    assert (store.count_pending(first), store.count_pending(second)) == (3, 1)
+    assert store.count_pending(None) == 4
+
+
+def test_what_is_sent_is_not_pending(store, told):
+    ids = [row.id for row in store.pending(None, 100)]
+    store.mark_sent(ids[:3])
+    store.mark_sent([])
+    assert [row.id for row in store.pending(None, 100)] == ids[3:]
+    assert store.count_pending(None) == 1
+
+
+def test_what_is_parked_is_not_pending(store, told):
+    refused, *others = (row.id for row in store.pending(None, 100))
+    store.reject(refused, "RESOURCE_DOES_NOT_EXIST")
+    assert [row.id for row in store.pending(None, 100)] == others
+    assert store.count_pending(None) == 3
+
+
+def test_many_events_at_once(store):
+    study_id = store.open_study(spec())
+    trial = add_trial(store, study_id, seeds=50)
+    for run in trial.runs:
+        store.give_up(run.id, "never mind")
+    ids = [row.id for row in store.pending(study_id, 100)]
+    store.mark_sent(ids + list(range(10**6, 10**6 + 40_000)))  # more than a statement may bind
+    assert store.count_pending(None) == 0

@@ -1,0 +1,488 @@
+"""The mirror against MLflow itself: its embedded database, and a server process."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import specs
+from helpers.records import (
+    ARMS,
+    ENVIRONMENT,
+    EPOCHS,
+    epoch,
+    open_study,
+    play,
+    runs_of,
+    train,
+    train_all,
+)
+from helpers.servers import Server, answering, nothing
+
+from ressmooth.errors import ConfigError, TrackingError
+from ressmooth.store import default_url, open_store
+from ressmooth.tracking.mirror import Mirror, hidden
+from ressmooth.tracking.relay import Relay, deliver_pending, sync
+from ressmooth.tracking.server import check, serve, tracking_uri
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory):
+    """MLflow's own tables take seconds to make: made once, copied for every test."""
+    home = tmp_path_factory.mktemp("empty")
+    Mirror(f"sqlite:///{home}/mlflow.db", home).studies()
+    return home / "mlflow.db"
+
+
+@pytest.fixture(autouse=True)
+def no_tracking_uri(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def home(tmp_path, empty_database):
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
+    return tmp_path
+
+
+@pytest.fixture(params=["embedded", pytest.param("server", marks=pytest.mark.slow)])
+def uri(request, home):
+    if request.param == "embedded":
+        return tracking_uri(home)
+    return request.getfixturevalue("server").uri
+
+
+@pytest.fixture
+def store(home):
+    store = open_store(default_url(home))
+    yield store
+    store.close()
+
+
+class Seen:
+    """What MLflow has of a study."""
+
+    def __init__(self, uri, name):
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(uri)
+        self.experiment = self.client.get_experiment_by_name(name)
+        found = self.client.search_runs([self.experiment.experiment_id], max_results=1000)
+        parents = [r for r in found if "ressmooth.study_uid" in r.data.tags]
+        assert len(parents) == 1
+        self.parent = parents[0]
+        self.runs = [r for r in found if r is not self.parent]
+
+    def run(self, row):
+        (found,) = (r for r in self.runs if r.data.tags["ressmooth.run_uid"] == row.uid)
+        return found
+
+    def history(self, run, metric):
+        return self.client.get_metric_history(run.info.run_id, metric)
+
+    def files(self, run, path=None):
+        found = self.client.list_artifacts(run.info.run_id, path)
+        return {file.path for file in found}
+
+    def read(self, run, path, directory):
+        return Path(self.client.download_artifacts(run.info.run_id, path, str(directory)))
+
+    def check_curves(self, rows):
+        """Every epoch of every run once, at the time it was recorded."""
+        assert len(self.runs) == len(rows)
+        for row in rows:
+            run = self.run(row)
+            assert [m.step for m in self.history(run, "train_loss")] == [1, 2, 3]
+            assert [m.step for m in self.history(run, "val_acc")] == [2, 3]
+            assert len(self.history(run, "max_acc")) == 1
+
+
+def test_a_study_arrives_complete(store, home, uri, tmp_path):
+    name = "complete"
+    study_id = open_study(store, name)
+    train_all(store, study_id, home)
+    assert sync(store, home, uri) > 0
+    assert store.count_pending(None) == 0
+
+    seen = Seen(uri, name)
+    rows = runs_of(store, study_id)
+    seen.check_curves(rows)
+    trial = store.trials(study_id)[-1]
+    row = trial.runs[1]
+    run = seen.run(row)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "laplace b=0.5 seed 1"
+    assert run.data.params == {key: str(value) for key, value in row.config.items()}
+    tags = run.data.tags
+    assert tags["mlflow.parentRunId"] == seen.parent.info.run_id
+    assert (tags["arm"], tags["trial"], tags["seed"]) == ("laplace", str(trial.id), "1")
+    assert (tags["selection"], tags["host"], tags["device"]) == ("paper", "here", "cpu")
+    assert tags["version.torch"] == "2.14.1"
+    assert tags["mlflow.source.git.commit"] == "0123abc" and tags["git_dirty"] == "true"
+    assert tags["weights_sha256"] == "ab" * 32
+    assert run.data.metrics["max_acc"] == 83.0 + row.id
+    curve = store.curve(row.id)
+    points = seen.history(run, "lr")
+    assert [p.timestamp for p in points] == [round(e.recorded_at.timestamp() * 1e3) for e in curve]
+
+    assert seen.files(run) == {"config.json", "curves.csv", "curves.png", "best.safetensors"}
+    config = json.loads(seen.read(run, "config.json", tmp_path).read_text())
+    assert config == row.config
+    table = seen.read(run, "curves.csv", tmp_path).read_text().splitlines()
+    assert len(table) == 1 + EPOCHS and table[0].startswith("epoch,train_loss")
+    assert seen.read(run, "curves.png", tmp_path).read_bytes().startswith(b"\x89PNG")
+    weights = seen.read(run, "best.safetensors", tmp_path).read_bytes()
+    assert weights == b"weights of " + row.uid.encode()
+
+    parent = seen.parent
+    assert parent.info.status == "FINISHED" and parent.info.run_name == name
+    assert parent.data.metrics == {"best/sgd": 85.0, "best/laplace": 87.0}
+    assert parent.data.tags["best.laplace"] == "87.00 % b=0.5"
+    assert "| laplace | b=0.5 | 2 | 2 |" in parent.data.tags["mlflow.note.content"]
+    assert {"study.toml", "comparison.md", "comparison.csv", "search"} <= seen.files(parent)
+    assert seen.files(parent, "search") == {"search/laplace.html"}  # sgd varies nothing
+    text = seen.read(parent, "study.toml", tmp_path).read_text()
+    assert text == f'name = "{name}"\n'
+    table = seen.read(parent, "comparison.csv", tmp_path).read_text().splitlines()
+    assert table[0].startswith("study,dataset,") and len(table) == 1 + 2 * 2  # max and mean
+    if uri.startswith("sqlite"):
+        assert (home / "artifacts").is_dir()
+
+
+def test_a_report_lies_beside_the_study(store, home, uri, tmp_path):
+    study_id = open_study(store, "reported")
+    train_all(store, study_id, home)
+    sync(store, home, uri)
+    study = store.study("reported")
+    directory = tmp_path / "out"
+    (directory / "figures").mkdir(parents=True)
+    (directory / "index.html").write_text("<p>the report</p>")
+    (directory / "figures" / "a.png").write_bytes(b"a picture")
+    for _ in range(2):  # a newer one takes its place
+        Mirror(uri, home).show_report(study, directory)
+    seen = Seen(uri, "reported")
+    assert seen.files(seen.parent, "report") == {"report/index.html", "report/figures"}
+    page = seen.read(seen.parent, "report/index.html", tmp_path)
+    assert page.read_text() == "<p>the report</p>"
+
+
+def test_conditions_have_their_own_best(store, home, uri):
+    """MLflow takes few characters in names: = is none of them."""
+    spec = specs.study(ARMS, name="conditions", grid={"fraction": [0.5, 0.25]}, seeds=2)
+    study = play(store, spec, lambda config: 80 + config["fraction"])
+    store.announce_study(study.id)
+    sync(store, home, uri)
+    metrics = Seen(uri, "conditions").parent.data.metrics
+    assert metrics == {
+        "best/sgd fraction 0.5": 80.5,
+        "best/sgd fraction 0.25": 80.25,
+        "best/laplace fraction 0.5": 80.5,
+        "best/laplace fraction 0.25": 80.25,
+    }
+
+
+def test_delivering_again_adds_nothing(store, home, uri):
+    """As after a kill between sending and marking: once by the same mirror, once by a new one."""
+    study_id = open_study(store, "again", {"laplace": ARMS["laplace"]}, seeds=1)
+    train_all(store, study_id, home)
+    rows = store.pending(None, 1000)
+    mirror = Mirror(uri, home)
+    for _ in range(2):
+        mirror.deliver(store, rows)
+    Mirror(uri, home).deliver(store, rows)
+    seen = Seen(uri, "again")
+    seen.check_curves(runs_of(store, study_id))
+    assert len(seen.history(seen.parent, "best/laplace")) == 1
+
+
+def test_epochs_arrive_as_they_are_recorded(store, home, uri):
+    study_id = open_study(store, "live", {"sgd": ARMS["sgd"]}, seeds=1)
+    (row,) = runs_of(store, study_id)
+    mirror = Mirror(uri, home)
+    attempt = store.claim(row.id, ENVIRONMENT)
+    for number in (1, 2, 3):
+        store.record_epoch(attempt, epoch(number), None)
+        assert deliver_pending(store, mirror, study_id).sent > 0
+        seen = Seen(uri, "live")
+        run = seen.run(row)
+        assert run.info.status == "RUNNING"
+        assert [m.step for m in seen.history(run, "lr")] == list(range(1, number + 1))
+
+
+def test_many_epochs_go_in_batches(store, home):
+    study_id = open_study(store, "long", {"sgd": ARMS["sgd"]}, seeds=1)
+    (row,) = runs_of(store, study_id)
+    attempt = store.claim(row.id, ENVIRONMENT)
+    for number in range(1, 131):  # 8 points each: more than MLflow takes at once
+        store.record_epoch(attempt, epoch(number), None)
+    sync(store, home, tracking_uri(home))
+    seen = Seen(tracking_uri(home), "long")
+    assert [m.step for m in seen.history(seen.run(row), "lr")] == list(range(1, 131))
+
+
+@pytest.mark.parametrize("state, status", [("pruned", "KILLED"), ("failed", "FAILED")])
+def test_how_runs_end(store, home, state, status):
+    study_id = open_study(store, "ends", {"sgd": ARMS["sgd"]}, seeds=1)
+    (row,) = runs_of(store, study_id)
+    error = "x" * 9000 if state == "failed" else None
+    train(store, row, home, state, error=error)
+    store.announce_study(study_id)
+    sync(store, home, tracking_uri(home))
+    seen = Seen(tracking_uri(home), "ends")
+    run = seen.run(row)
+    assert run.info.status == status
+    assert seen.files(run) == {"config.json", "curves.csv", "curves.png"}
+    assert run.data.tags.get("error") == ("x" * 5000 if error else None)
+
+
+@pytest.mark.parametrize("epochs", [0, EPOCHS])
+def test_a_failed_run_that_is_retried(store, home, epochs):
+    """Its earlier points are gone from the Store, so they must be gone from what MLflow shows."""
+    study_id = open_study(store, "retry", {"sgd": ARMS["sgd"]}, seeds=1)
+    (row,) = runs_of(store, study_id)
+    mirror = Mirror(tracking_uri(home), home)
+    train(store, row, home, "failed", epochs=epochs, error="no luck")
+    deliver_pending(store, mirror, study_id)
+    before = Seen(tracking_uri(home), "retry").run(row)
+    assert before.info.status == "FAILED"
+
+    store.reset_failed(study_id)
+    time.sleep(0.01)  # another millisecond
+    attempt = store.claim(row.id, ENVIRONMENT)
+    store.record_epoch(attempt, epoch(1), None)
+    deliver_pending(store, mirror, study_id)
+    seen = Seen(tracking_uri(home), "retry")
+    run = seen.run(row)
+    assert run.info.status == "RUNNING" and not run.data.tags["error"]
+    assert [m.step for m in seen.history(run, "train_loss")] == [1]
+    assert (run.info.run_id == before.info.run_id) == (epochs == 0)  # the same one if it can be
+
+
+def test_a_name_that_is_taken(store, home, tmp_path_factory):
+    other_home = tmp_path_factory.mktemp("other")
+    other = open_store(default_url(other_home))
+    for each in (store, other):
+        study_id = open_study(each, "taken", {"sgd": ARMS["sgd"]}, seeds=1)
+        train_all(each, study_id, home)
+        sync(each, home, tracking_uri(home))
+    uid = other.study("taken").uid
+    other.close()
+    assert len(Seen(tracking_uri(home), "taken").runs) == 1
+    assert len(Seen(tracking_uri(home), f"taken-{uid[:8]}").runs) == 1
+
+
+def test_a_run_deleted_in_mlflow_comes_back_whole(store, home):
+    study_id = open_study(store, "deleted", {"sgd": ARMS["sgd"]}, seeds=1)
+    (row,) = runs_of(store, study_id)
+    mirror = Mirror(tracking_uri(home), home)
+    attempt = store.claim(row.id, ENVIRONMENT)
+    store.record_epoch(attempt, epoch(1), None)
+    deliver_pending(store, mirror, study_id)
+    seen = Seen(tracking_uri(home), "deleted")
+    seen.client.delete_run(seen.run(row).info.run_id)
+    store.record_epoch(attempt, epoch(2), None)
+    assert deliver_pending(store, mirror, study_id).refusals == []
+    seen = Seen(tracking_uri(home), "deleted")
+    assert [m.step for m in seen.history(seen.run(row), "lr")] == [1, 2]
+
+
+def test_what_mlflow_refuses_is_parked_and_the_rest_goes_on(store, home, uri):
+    study_id = open_study(store, "refused", {"sgd": ARMS["sgd"]}, seeds=1)
+    config = {**runs_of(store, study_id)[0].config, "not[a]name": 1}  # MLflow takes no brackets
+    store.add_trial(
+        study_id,
+        arm="sgd",
+        condition={},
+        branch="other",
+        number_in_branch=0,
+        params={},
+        configs=[config],
+        sampler_state={},
+    )
+    good, bad = runs_of(store, study_id)
+    for row in (bad, good):
+        train(store, row, home)
+    relay = Relay(store.url, home, uri, study_id)
+    relay.start()
+    assert relay.finish(60) == EPOCHS + 2  # the bad run's epochs, claim and end
+    assert "not[a]name" in relay.problem
+    assert store.count_pending(study_id) == 0
+    seen = Seen(uri, "refused")
+    assert [m.step for m in seen.history(seen.run(good), "lr")] == [1, 2, 3]
+
+
+def test_relay_delivers_beside_the_study(store, home, uri):
+    study_id = open_study(store, "relay")
+    relay = Relay(store.url, home, uri, study_id)
+    relay.start()
+    train_all(store, study_id, home)
+    assert relay.finish(60) == 0
+    assert relay.problem is None and not relay.is_alive()
+    Seen(uri, "relay").check_curves(runs_of(store, study_id))
+
+
+def test_relay_leaves_other_studies_alone(store, home):
+    mine, other = (open_study(store, name, {"sgd": ARMS["sgd"]}, 1) for name in ("mine", "other"))
+    for study_id in (mine, other):
+        train_all(store, study_id, home)
+    relay = Relay(store.url, home, tracking_uri(home), mine)
+    relay.start()
+    assert relay.finish(60) == 0
+    assert store.count_pending(other) == EPOCHS + 3
+
+
+@pytest.mark.parametrize(
+    "fault, says",
+    [
+        (lambda: nothing(), "refused"),
+        (lambda: answering(500), "500"),
+        (lambda: answering(200, hangs=True), "timed out"),
+        (lambda: answering(401, b"who are you?"), "who are you?"),
+        (lambda: answering(403, b"Invalid Host header"), "Invalid Host header"),
+        (lambda: answering(404, b"no such page"), "no such page"),
+        (lambda: answering(400, b"plain HTTP to an HTTPS port"), "HTTPS port"),
+        (lambda: answering(200, b"<html>welcome</html>"), "welcome"),
+    ],
+    ids=["down", "500", "hangs", "401", "403", "404", "400", "other page"],
+)
+def test_no_mlflow_there(store, home, monkeypatch, fault, says):
+    """Nothing is lost, the launcher is not kept, and the reason is told without the password."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    study_id = open_study(store, "fault")
+    with fault() as address:
+        uri = f"http://me:s3cret@{address}"
+        relay = Relay(store.url, home, uri, study_id)
+        relay.start()
+        began = time.monotonic()
+        train_all(store, study_id, home)
+        assert time.monotonic() - began < 5  # nothing in the way of the study
+        pending = store.count_pending(study_id)
+        assert relay.finish(30) == pending > 0
+        assert says in relay.problem and address in relay.problem
+        with pytest.raises(TrackingError) as error:
+            sync(store, home, uri)
+    assert error.value.exit_code == 4
+    assert "s3cret" not in relay.problem + str(error.value)
+    assert store.count_pending(study_id) == pending
+
+
+def test_finish_does_not_wait_for_a_server_that_hangs(store, home, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    study_id = open_study(store, "hangs", {"sgd": ARMS["sgd"]}, seeds=1)
+    train_all(store, study_id, home)
+    with answering(200, hangs=True) as address:
+        relay = Relay(store.url, home, f"http://{address}", study_id)
+        relay.start()
+        began = time.monotonic()
+        assert relay.finish(2) == store.count_pending(study_id)
+        assert time.monotonic() - began < 5
+        assert "longer than 2 s" in relay.problem
+
+
+@pytest.mark.slow
+def test_mlflow_goes_and_comes_back(store, home, server):
+    study_id = open_study(store, "outage")
+    relay = Relay(store.url, home, server.uri, study_id)
+    relay.start()
+    rows = runs_of(store, study_id)
+    train(store, rows[0], home)
+    wait_until(lambda: store.count_pending(study_id) == 0)
+    server.stop()
+    for row in rows[1:3]:
+        train(store, row, home)
+    wait_until(lambda: relay.problem is not None)
+    assert store.count_pending(study_id) == 2 * (EPOCHS + 2)
+    server.start()
+    for row in rows[3:]:
+        train(store, row, home)
+    wait_until(lambda: store.count_pending(study_id) == 0)
+    store.announce_study(study_id)
+    assert relay.finish(60) == 0 and relay.problem is None
+    Seen(server.uri, "outage").check_curves(rows)
+
+
+def wait_until(is_so, seconds=90):
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_two_launchers_make_the_database_quietly(tmp_path):
+    """Two processes at a fresh home at once; neither prints anything of MLflow's."""
+    for name in ("first", "second"):
+        store = open_store(default_url(tmp_path))
+        train_all(store, open_study(store, name, {"sgd": ARMS["sgd"]}, seeds=1), tmp_path)
+        store.close()
+    code = (
+        "import sys; from pathlib import Path; from ressmooth.store import *;"
+        "from ressmooth.tracking import *; home = Path(sys.argv[1]); url = default_url(home);"
+        "store = Store(url); relay = Relay(url, home, tracking_uri(home),"
+        " store.study(sys.argv[2]).id); relay.start(); print(relay.finish(120), relay.problem)"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path), name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=tmp_path,
+        )
+        for name in ("first", "second")
+    ]
+    assert [process.communicate()[0] for process in started] == ["0 None\n", "0 None\n"]
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {"results.db", "mlflow.db", "mlflow.lock", "artifacts", "runs"}
+
+
+def test_loading_the_module_loads_neither_mlflow_nor_torch():
+    code = (
+        "import sys, ressmooth.tracking; print({'mlflow', 'torch', 'plotly'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_tracking_uri(tmp_path, monkeypatch):
+    assert tracking_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere:5000")
+    assert tracking_uri(tmp_path) == "http://somewhere:5000"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://me:p%40ss/w@host:5000",
+        "postgresql+psycopg://me:p@ss:w@host/mlflow",
+        "https://me:p ss@host",
+    ],
+)
+def test_passwords_are_hidden(uri):
+    password = uri.partition("me:")[2].rpartition("@")[0]
+    shown = hidden(f"API request to {uri}/api failed: {password}", uri)
+    assert password not in shown and "host" in shown
+
+
+def test_check_says_where_mlflow_is(home, tmp_path_factory):
+    assert check(home) == f"sqlite:///{home}/mlflow.db, 0 studies"
+    fresh = tmp_path_factory.mktemp("fresh")
+    assert "not there yet" in check(fresh)
+    assert list(fresh.iterdir()) == []
+
+
+def test_ui_of_a_server_is_the_server(home, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@host:5000")
+    with pytest.raises(ConfigError, match=r"http://\*\*\*@host:5000"):
+        serve(home, 5000)

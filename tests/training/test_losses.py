@@ -1,0 +1,412 @@
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ressmooth import Constant, Laplace, Logistic, SmoothingLoss
+from ressmooth.config import (
+    LEARNING_RATE,
+    PROTOCOL,
+    Augmentation,
+    DatasetName,
+    Distribution,
+    Method,
+    ModelName,
+    OptimizerName,
+    RunConfig,
+    choices,
+    parse,
+)
+from ressmooth.errors import ConfigError
+from ressmooth.paths import home
+from ressmooth.training.data import LOADERS, Batches, Images
+from ressmooth.training.losses import (
+    METHODS,
+    OPTIMIZERS,
+    AdaptiveDecay,
+    SquaredError,
+    annealing,
+    build_loss,
+    build_optimizer,
+    build_validation_loss,
+    learning_rate,
+)
+from ressmooth.training.models import MODELS
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5))
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(8, 4, generator=generator), torch.randint(5, (8,), generator=generator)
+
+
+def squared_errors(logits, target):
+    onehot = torch.eye(logits.shape[-1], dtype=logits.dtype)[target]
+    return (logits.softmax(-1) - onehot).square().sum(-1)  # [B]
+
+
+def mistakes(**values):
+    with pytest.raises(ConfigError) as error:
+        parse(values)
+    return str(error.value).splitlines()
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    "registry, names",
+    [
+        (METHODS, Method),
+        (OPTIMIZERS, OptimizerName),
+        (LEARNING_RATE, OptimizerName),
+        (MODELS, ModelName),
+        (LOADERS, DatasetName),
+        (PROTOCOL, DatasetName),
+    ],
+)
+def test_a_registry_holds_exactly_the_names_that_a_config_allows(registry, names):
+    assert set(registry) == set(get_args(names))
+
+
+@pytest.mark.parametrize("name", get_args(Augmentation))
+def test_every_augmentation_that_a_config_allows_exists(name):
+    Batches(Images(torch.zeros(2, 3, 3, 1, dtype=torch.uint8), torch.zeros(2)), None, 1, name, 0)
+
+
+@pytest.mark.parametrize("name", get_args(Method))
+def test_every_method_builds_a_loss_with_a_gradient(name, model, batch):
+    x, target = batch
+    loss = build_loss(parse({"method": name}), model)(model(x), target, 0.5)
+    loss.backward()
+    assert loss.shape == () and loss > 0
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+
+
+def test_names_unknown_to_a_registry_are_refused_with_the_known_ones(model):
+    config = RunConfig().model_copy(update={"method": "mze", "optimizer": "sdg"})
+    with pytest.raises(ValueError, match="'mze'.*'mse'.*label_smoothing"):
+        build_loss(config, model)
+    with pytest.raises(ValueError, match="'sdg'.*'sgd'.*adagrad, adam, sgd"):
+        build_optimizer(config, model)
+
+
+# losses
+
+
+def test_the_baseline_is_the_squared_distance_of_softmax_and_onehot(model, batch):
+    x, target = batch
+    logits = model(x)
+    loss = build_loss(parse({"method": "mse"}), model)(logits, target, 0.5)
+    torch.testing.assert_close(loss, squared_errors(logits, target).mean())
+
+
+def test_a_hand_computed_baseline():
+    logits = torch.tensor([[0.0, math.log(3.0)]])  # softmax 1/4, 3/4
+    assert SquaredError("softmax", "sum")(logits, torch.tensor([1])).item() == pytest.approx(0.125)
+    assert SquaredError("softmax", "mean")(logits, torch.tensor([1])).item() == pytest.approx(
+        1 / 16
+    )
+    expected = (math.log(3) - 1) ** 2
+    assert SquaredError("identity", "sum")(logits, torch.tensor([1])).item() == pytest.approx(
+        expected
+    )
+
+
+def test_hand_computed_label_smoothing(model):
+    logits = torch.tensor([[0.0, math.log(3.0)]])  # softmax 1/4, 3/4; target 0.05, 0.95
+    loss = build_loss(parse({"method": "label_smoothing"}), model)
+    assert loss(logits, torch.tensor([1]), 0.5).item() == pytest.approx(0.2**2 + 0.2**2)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3])
+def test_label_smoothing_mixes_the_onehot_with_the_uniform_distribution(epsilon, model, batch):
+    x, target = batch
+    logits = model(x)
+    soft = (1 - epsilon) * torch.eye(5)[target] + epsilon / 5
+    loss = build_loss(parse({"method": "label_smoothing", "epsilon": epsilon}), model)
+    expected = (logits.softmax(-1) - soft).square().sum(-1).mean()
+    torch.testing.assert_close(loss(logits, target, 0.5), expected)
+
+
+def test_label_smoothing_with_epsilon_zero_is_the_baseline(model, batch):
+    x, target = batch
+    loss = build_loss(parse({"method": "label_smoothing", "epsilon": 0.0}), model)
+    baseline = build_loss(parse({"method": "mse"}), model)
+    assert torch.equal(loss(model(x), target, 0.5), baseline(model(x), target, 0.5))
+
+
+def test_cross_entropy_is_the_one_of_torch(model, batch):
+    x, target = batch
+    loss = build_loss(parse({"method": "cross_entropy"}), model)
+    assert torch.equal(loss(model(x), target, 0.5), F.cross_entropy(model(x), target))
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_every_loss_is_fp32_for_half_precision_logits(method, model, batch):
+    x, target = batch
+    logits = model(x).bfloat16()
+    loss = build_loss(parse({"method": method}), model)
+    assert loss(logits, target, 0.5).dtype == torch.float32
+    torch.testing.assert_close(loss(logits, target, 0.5), loss(logits.float(), target, 0.5))
+
+
+@pytest.mark.parametrize("nu", [0.5, 2.0])
+def test_adaptive_decay_adds_the_weights_times_the_mean_adapted_decay(nu, model, batch):
+    x, target = batch
+    model, x = model.double(), x.double()
+    config = parse({"method": "adaptive_decay", "weight_decay": 0.3, "nu": nu})
+    weights = list(model.parameters())
+    actual = torch.autograd.grad(build_loss(config, model)(model(x), target, 0.5), weights)
+    errors = squared_errors(model(x), target)
+    rate = 0.3 * (1 - torch.exp(-errors.detach() / nu)).mean()
+    plain = torch.autograd.grad(errors.mean(), weights)
+    for gradient, f, w in zip(actual, plain, weights, strict=True):
+        torch.testing.assert_close(gradient, f + rate * w, rtol=0, atol=1e-12)
+
+
+def test_adaptive_decay_owns_no_parameters(model):
+    loss = build_loss(parse({"method": "adaptive_decay"}), model)
+    assert isinstance(loss, AdaptiveDecay) and list(loss.parameters()) == []
+
+
+@pytest.mark.parametrize(
+    "distribution, expected",
+    [
+        ("laplace", Laplace(0.6, 0.3, 5.0)),
+        ("logistic", Logistic(0.6, 0.3, 5.0)),
+        ("constant", Constant(0.4)),
+    ],
+)
+def test_the_annealing_takes_the_settings_of_the_config(distribution, expected):
+    config = parse(
+        {"distribution": distribution, "mu": 0.6, "b": 0.3, "horizon": 5.0, "scale": 0.4}
+    )
+    assert type(annealing(config)) is type(expected) and annealing(config) == expected
+    assert distribution in get_args(Distribution)
+
+
+def test_smoothing_takes_the_settings_of_the_config(model, batch):
+    x, target = batch
+    config = parse(
+        {
+            "distribution": "logistic",
+            "mu": 0.6,
+            "b": 2.0,
+            "alpha": 3.0,
+            "layers": 2,
+            "through_diffusivity": True,
+            "output": "identity",
+            "reduction": "mean",
+        }
+    )
+    expected = SmoothingLoss(Logistic(0.6, 2.0), 3.0, 2, True, output="identity", reduction="mean")
+    loss = build_loss(config, model)
+    assert repr(loss) == repr(expected)
+    assert torch.equal(loss(model(x), target, 0.5), expected(model(x), target, 0.5))
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_validation_has_neither_smoothing_nor_penalty(method, model, batch):
+    x, target = batch
+    logits = model(x)
+    loss = build_validation_loss(parse({"method": method}))(logits, target)
+    crossed = method == "cross_entropy"
+    plain = F.cross_entropy(logits, target) if crossed else squared_errors(logits, target).mean()
+    torch.testing.assert_close(loss, plain)
+
+
+# optimizers
+
+
+@pytest.mark.parametrize(
+    "name, kind, expected",
+    [
+        ("sgd", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
+        ("adam", torch.optim.Adam, {"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 1e-4}),
+        ("adagrad", torch.optim.Adagrad, {"lr": 1e-2, "weight_decay": 1e-4}),
+    ],
+)
+def test_an_optimizer_has_the_hyperparameters_of_the_protocol(name, kind, expected, model):
+    optimizer = build_optimizer(parse({"optimizer": name}), model)
+    (group,) = optimizer.param_groups
+    assert type(optimizer) is kind and expected.items() <= group.items()
+    assert group["params"] == list(model.parameters()) and not group.get("nesterov")
+
+
+def test_sgd_takes_the_settings_of_the_config(model):
+    config = parse({"lr": 0.5, "momentum": 0.3, "weight_decay": 0.02})
+    (group,) = build_optimizer(config, model).param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.5, 0.3, 0.02)
+
+
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_adaptive_decay_turns_the_decay_of_the_optimizer_off(name, model):
+    config = parse({"optimizer": name, "method": "adaptive_decay", "weight_decay": 0.5})
+    assert build_optimizer(config, model).param_groups[0]["weight_decay"] == 0
+
+
+def test_the_papers_step_falls_to_a_hundredth_after_three_quarters():
+    config = parse({"dataset": "fashion_mnist"})
+    rates = [learning_rate(config, epoch) for epoch in range(1, 49)]
+    assert rates == [0.1] * 36 + [0.1 / 100] * 12
+
+
+@pytest.mark.parametrize("epochs, high", [(160, 120), (100, 75), (10, 8), (1, 1)])
+def test_the_step_keeps_the_high_rate_for_three_quarters(epochs, high):
+    config = parse({"epochs": epochs, "lr": 1.0})
+    assert sum(learning_rate(config, e) == 1.0 for e in range(1, epochs + 1)) == high
+
+
+def test_the_cosine_schedule_falls_from_the_rate_towards_zero():
+    config = parse({"schedule": "cosine", "epochs": 4, "lr": 0.2})
+    half = 0.1 * math.sqrt(0.5)
+    expected = [0.2, 0.1 + half, 0.1, 0.1 - half]
+    assert [learning_rate(config, e) for e in (1, 2, 3, 4)] == pytest.approx(expected)
+
+
+def test_the_constant_schedule_never_changes():
+    config = parse({"schedule": "constant", "epochs": 20, "lr": 0.3})
+    assert {learning_rate(config, e) for e in range(1, 21)} == {0.3}
+
+
+# the config
+
+
+@pytest.mark.parametrize(
+    "dataset, epochs, augmentation, weight_decay",
+    [
+        ("fashion_mnist", 48, "none", 1e-3),
+        ("cifar10", 160, "crop-flip", 1e-4),
+        ("cifar100", 160, "crop-flip", 1e-4),
+        ("svhn", 100, "none", 1e-4),
+    ],
+)
+def test_what_is_left_out_follows_the_papers_protocol(dataset, epochs, augmentation, weight_decay):
+    c = parse({"dataset": dataset})
+    assert (c.epochs, c.augmentation, c.weight_decay) == (epochs, augmentation, weight_decay)
+    assert (c.optimizer, c.lr, c.momentum, c.batch_size) == ("sgd", 0.1, 0.9, 128)
+    assert (c.schedule, c.selection, c.fraction) == ("step", "paper", 1.0)
+
+
+def test_the_method_follows_the_reading_of_the_paper():
+    c = parse({})
+    assert (c.mu, c.horizon, c.alpha, c.layers, c.epsilon) == (0.75, 10.0, 1.0, 1, 0.1)
+    assert (c.output, c.reduction, c.through_diffusivity) == ("softmax", "sum", False)
+
+
+@pytest.mark.parametrize("optimizer, lr", [("sgd", 0.1), ("adam", 1e-3), ("adagrad", 1e-2)])
+def test_the_learning_rate_follows_the_optimizer(optimizer, lr):
+    assert parse({"optimizer": optimizer, "dataset": "cifar10"}).lr == lr
+
+
+def test_what_is_given_wins_over_the_protocol():
+    c = parse({"dataset": "cifar10", "optimizer": "adam", "epochs": 3, "lr": 0.7})
+    assert (c.epochs, c.lr, c.augmentation) == (3, 0.7, "crop-flip")
+
+
+@pytest.mark.parametrize("dataset", get_args(DatasetName))
+def test_the_protocol_alone_is_a_valid_config(dataset):
+    config = parse({"dataset": dataset})
+    assert parse(config.model_dump()) == config
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_one():
+    assert mistakes(weigth_decay=0.1) == [
+        "unknown setting 'weigth_decay' (did you mean 'weight_decay'?)"
+    ]
+    assert mistakes(qqq=1) == ["unknown setting 'qqq'"]
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("mu", 1.5),
+        ("b", 0.0),
+        ("b", 1e-7),
+        ("horizon", 1e7),
+        ("scale", 2.0),
+        ("alpha", -1.0),
+        ("layers", 0),
+        ("fraction", 0.0),
+        ("epsilon", 1.0),
+        ("nu", 0.0),
+        ("lr", math.nan),
+        ("weight_decay", math.inf),
+        ("momentum", 1.0),
+        ("batch_size", 0),
+        ("epochs", 0),
+        ("seed", -1),
+        ("epochs", "3"),
+        ("epochs", 3.5),
+        ("through_diffusivity", 1),
+        ("dataset", "mnist"),
+        ("dataset", ["digits"]),
+        ("method", "MSE"),
+        ("optimizer", 3),
+    ],
+)
+def test_a_value_out_of_range_is_refused_in_one_line_with_key_and_value(key, value):
+    (line,) = mistakes(**{key: value})
+    assert line.startswith(f"{key} = {value!r}: ")
+
+
+def test_an_unknown_name_is_refused_with_the_allowed_ones():
+    (line,) = mistakes(optimizer="rmsprop")
+    assert all(name in line for name in get_args(OptimizerName))
+
+
+def test_each_mistake_gets_its_own_line():
+    lines = mistakes(epoch=3, mu=2.0, method="magic", batch_size=0)
+    starts = ("mu = 2.0", "method = 'magic'", "batch_size = 0", "unknown setting 'epoch'")
+    assert len(lines) == 4
+    assert all(any(line.startswith(start) for line in lines) for start in starts)
+
+
+@pytest.mark.parametrize("epochs, window", [(1, 1), (10, 1), (11, 2), (48, 5), (160, 16)])
+def test_the_mean_averages_a_tenth_of_the_epochs_rounded_up(epochs, window):
+    assert parse({"epochs": epochs}).window == window
+
+
+def test_evaluation_is_sparse_first_and_dense_in_the_last_tenth():
+    config = parse({"epochs": 50, "eval_every": 20})
+    assert [e for e in range(1, 51) if config.evaluates(e)] == [20, 40, 46, 47, 48, 49, 50]
+
+
+def test_every_epoch_is_evaluated_unless_asked_otherwise():
+    config = parse({"epochs": 30})
+    assert all(config.evaluates(e) for e in range(1, 31))
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        RunConfig().epochs = 3
+
+
+def test_choices_are_the_names_of_a_literal():
+    assert choices(OptimizerName) == ("sgd", "adam", "adagrad")
+    assert choices(float) == ()
+
+
+def test_home_is_the_environments_or_in_the_home_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("RESSMOOTH_HOME", str(tmp_path))
+    assert home() == tmp_path
+    monkeypatch.delenv("RESSMOOTH_HOME")
+    assert home() == Path.home() / ".ressmooth"
+
+
+def test_a_config_is_checked_without_importing_torch():
+    code = "import sys, ressmooth.config as c; c.parse({}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,203 @@
+import dataclasses
+import hashlib
+from statistics import fmean
+
+import pytest
+import torch
+
+from ressmooth.errors import CheckpointError, ConfigError
+from ressmooth.training import checkpoint
+from ressmooth.training.trainer import Trainer, train
+
+
+def run(config, data, state=None, stop_after=None):
+    """Train and keep each epoch's state, as a file would."""
+    states = []
+
+    def report(epoch, state):
+        states.append(state())
+        if epoch.epoch == stop_after:
+            raise KeyboardInterrupt
+
+    try:
+        return train(config, report, data=data, state=state), states
+    except KeyboardInterrupt:
+        return None, states
+
+
+def weights_hash(state):
+    digest = hashlib.sha256()
+    for group in ("model", "best_weights"):
+        for name, tensor in sorted(state[group].items()):
+            digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def untimed(curve):
+    return [dataclasses.replace(epoch, seconds=0.0) for epoch in curve]
+
+
+def test_learns_digits(tiny, tmp_path):
+    result, _ = run(tiny(fraction=1.0, epochs=6), tmp_path)
+    assert result.max_acc > 90
+
+
+def test_same_seed_gives_the_same_numbers_and_another_seed_others(tiny, tmp_path):
+    first, _ = run(tiny(seed=1), tmp_path)
+    again, _ = run(tiny(seed=1), tmp_path)
+    other, _ = run(tiny(seed=2), tmp_path)
+    assert untimed(first.curve) == untimed(again.curve)
+    assert untimed(first.curve) != untimed(other.curve)
+
+
+def test_other_random_numbers_drawn_before_a_run_do_not_change_it(tiny, tmp_path):
+    first, _ = run(tiny(), tmp_path)
+    torch.rand(17)
+    again, _ = run(tiny(), tmp_path)
+    assert untimed(first.curve) == untimed(again.curve)
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "smoothing", "augmentation": "crop-flip"},
+        {"method": "adaptive_decay", "schedule": "cosine"},
+        {"optimizer": "adam", "method": "label_smoothing", "selection": "holdout"},
+        {"optimizer": "adagrad", "method": "cross_entropy", "eval_every": 2},
+    ],
+    ids=lambda settings: "-".join(settings.values() if all(
+        isinstance(v, str) for v in settings.values()) else map(str, settings.values())),
+)  # fmt: skip
+def test_resumes_bit_for_bit_after_any_epoch(tiny, tmp_path, settings, stop_after):
+    config = tiny(**settings, epochs=4)
+    whole, states = run(config, tmp_path)
+    _, stopped = run(config, tmp_path, stop_after=stop_after)
+    checkpoint.save(tmp_path / "c.pt", stopped[-1])
+    resumed, rest = run(config, tmp_path, state=checkpoint.load(tmp_path / "c.pt"))
+    assert len(rest) == 4 - stop_after
+    assert weights_hash(rest[-1]) == weights_hash(states[-1])
+    assert untimed(resumed.curve) == untimed(whole.curve)
+    assert (resumed.max_acc, resumed.mean_acc) == (whole.max_acc, whole.mean_acc)
+    assert resumed.test_acc == whole.test_acc
+
+
+def test_forgetting_the_optimizer_would_be_noticed(tiny, tmp_path):
+    """Guards the test above: momentum matters, so a lost one shows."""
+    config = tiny(epochs=4)
+    _, states = run(config, tmp_path)
+    _, stopped = run(config, tmp_path, stop_after=2)
+    stopped[-1]["optimizer"] = Trainer(config, tmp_path).optimizer.state_dict()
+    _, rest = run(config, tmp_path, state=stopped[-1])
+    assert weights_hash(rest[-1]) != weights_hash(states[-1])
+
+
+def test_a_finished_run_trains_nothing_more(tiny, tmp_path):
+    whole, states = run(tiny(), tmp_path)
+    again, rest = run(tiny(), tmp_path, state=states[-1])
+    assert rest == []
+    assert again.max_acc == whole.max_acc
+
+
+def test_max_and_mean_accuracy_are_those_of_the_curve(tiny, tmp_path):
+    result, _ = run(tiny(epochs=11, fraction=0.1), tmp_path)
+    accuracies = [epoch.val_acc for epoch in result.curve]
+    assert result.max_acc == max(accuracies)
+    assert result.mean_acc == fmean(accuracies[-2:])  # a tenth of 11, rounded up
+    assert result.test_acc == accuracies[-1]
+
+
+def test_best_weights_are_those_of_the_best_epoch(tiny, tmp_path):
+    _, states = run(tiny(epochs=6, lr=0.5), tmp_path)
+    final = states[-1]
+    accuracies = [row["val_acc"] for row in final["curve"]]
+    trainer = Trainer(tiny(epochs=6, lr=0.5), tmp_path)
+    trainer.model.load_state_dict(final["best_weights"])
+    assert trainer._evaluate(trainer.validation)[1] == pytest.approx(max(accuracies))
+
+
+def test_evaluation_schedule_is_sparse_and_then_dense(tiny, tmp_path):
+    result, _ = run(tiny(epochs=11, fraction=0.1, eval_every=4), tmp_path)
+    evaluated = [epoch.epoch for epoch in result.curve if epoch.val_acc is not None]
+    assert evaluated == [4, 8, 10, 11]
+
+
+def test_scale_and_diffusivity_follow_the_annealing(tiny, tmp_path):
+    result, _ = run(tiny(epochs=8, method="smoothing", mu=0.75, alpha=0.0), tmp_path)
+    scales = [epoch.scale for epoch in result.curve]
+    assert scales.index(max(scales)) in (5, 6)  # the peak lies between epochs 6 and 7
+    for epoch in result.curve:
+        assert epoch.diffusivity == pytest.approx(epoch.scale / 2, rel=1e-5)
+
+
+def test_without_smoothing_there_is_no_scale(tiny, tmp_path):
+    result, _ = run(tiny(method="mse", epochs=1), tmp_path)
+    assert (result.curve[0].scale, result.curve[0].diffusivity) == (0.0, 0.0)
+
+
+def test_progress_advances_every_iteration(tiny, tmp_path):
+    seen = []
+    trainer = Trainer(tiny(epochs=2), tmp_path)
+    loss = trainer.loss
+    trainer.loss = lambda logits, labels, progress: (
+        seen.append(progress),
+        loss(logits, labels, progress),
+    )[1]
+    while trainer.train_epoch():
+        pass
+    steps = len(trainer.batches)
+    assert seen == [i / (2 * steps) for i in range(2 * steps)]
+
+
+@pytest.mark.parametrize("lr", [1e4, 1e6])
+def test_a_run_that_diverges_says_when(tiny, tmp_path, lr):
+    result, states = run(tiny(method="mse", output="identity", lr=lr), tmp_path)
+    assert result.diverged_at == len(result.curve) + 1 == len(states) + 1
+    assert result.outcome == f"diverged at epoch {result.diverged_at}"
+    assert result.max_acc is None and result.mean_acc is None
+
+
+def test_holdout_reads_the_test_set_apart_from_validation(tiny, tmp_path):
+    trainer = Trainer(tiny(selection="holdout"), tmp_path)
+    assert len(trainer.validation) == 144  # a tenth of 1437
+    assert len(trainer.test) == 360
+
+
+def test_every_network_and_precision_takes_a_step(tiny, tmp_path):
+    for model in ("small", "resnet20", "resnet56", "densenet_bc_100_12"):
+        for precision in ("fp32", "bf16"):
+            config = tiny(model=model, precision=precision, channels_last=precision == "fp32")
+            trainer = Trainer(config, tmp_path)
+            before = [p.clone() for p in trainer.model.parameters()]
+            images, labels = next(trainer.batches.epoch(1))
+            trainer._step(images[:8], labels[:8], 0.5)
+            moved = [
+                not torch.equal(a, b)
+                for a, b in zip(before, trainer.model.parameters(), strict=True)
+            ]
+            assert all(moved), (model, precision)
+
+
+def test_layout_does_not_change_what_is_learned(tiny, tmp_path):
+    first, _ = run(tiny(channels_last=True, epochs=1), tmp_path)
+    other, _ = run(tiny(channels_last=False, epochs=1), tmp_path)
+    assert first.curve[0].train_loss == pytest.approx(other.curve[0].train_loss, rel=1e-3)
+
+
+def test_a_state_of_another_configuration_is_refused(tiny, tmp_path):
+    _, states = run(tiny(lr=0.1), tmp_path, stop_after=1)
+    with pytest.raises(CheckpointError, match="lr is 0.1, not 0.2"):
+        Trainer(tiny(lr=0.2), tmp_path).restore(states[-1])
+
+
+def test_a_state_with_parts_missing_is_refused(tiny, tmp_path):
+    _, states = run(tiny(), tmp_path, stop_after=1)
+    del states[-1]["optimizer"]
+    with pytest.raises(CheckpointError, match="does not fit"):
+        Trainer(tiny(), tmp_path).restore(states[-1])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_missing_gpu_is_a_setting_to_change(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="use 'auto' or 'cpu'"):
+        Trainer(tiny(device="cuda"), tmp_path)
