@@ -1,4 +1,4 @@
-"""Does residual smoothing (arXiv 1907.09750) really regularise? Train, search, track, compare."""
+"""Residual smoothing (arXiv 1907.09750): train, search, track and compare."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load torch only when the method is used, so that `--help` answers at once."""
+    """Load torch only when the method is used, so that `--help` is fast."""
     if name in __all__:
         return getattr(import_module("ressmooth.smoothing"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

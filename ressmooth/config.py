@@ -1,10 +1,12 @@
-"""One run's settings: typed, strict, and free of torch, so that mistakes are found at once.
+"""One run as plain data: its settings (RunConfig) and one row of its curve (Epoch).
 
-What is left out takes the value of the paper's protocol for that data set and optimizer."""
+Free of torch, so that settings are checked before it is loaded. Omitted options default to the
+paper's protocol for the data set and the optimizer.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -20,7 +22,8 @@ OptimizerName = Literal["sgd", "adam", "adagrad"]
 Augmentation = Literal["none", "flip", "crop-flip"]
 Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
-# Section 6 of the paper; digits and synthetic are ours.
+
+# Section 6 of the paper; digits and synthetic are not in it.
 PROTOCOL: dict[str, dict[str, Any]] = {
     "fashion_mnist": {"epochs": 48, "weight_decay": 1e-3, "augmentation": "none"},
     "cifar10": {"epochs": 160, "weight_decay": 1e-4, "augmentation": "crop-flip"},
@@ -29,61 +32,61 @@ PROTOCOL: dict[str, dict[str, Any]] = {
     "digits": {"epochs": 20, "weight_decay": 1e-4, "augmentation": "none"},
     "synthetic": {"epochs": 5, "weight_decay": 1e-4, "augmentation": "none"},
 }
-
-
 LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3, "adagrad": 1e-2}
 
 
 class RunConfig(BaseModel):
+    """The settings of one run."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     # data
     dataset: DatasetName = Field("digits", description="data set")
     fraction: float = Field(1.0, gt=0, le=1, description="share of the training set that is used")
     selection: Literal["paper", "holdout"] = Field(
-        "paper", description="validate on the test set, as the paper, or on a tenth held out"
+        "paper", description="validation data: the test set, as in the paper, or a held-out tenth"
     )
-    augmentation: Augmentation = Field("none", description="of training images")
+    augmentation: Augmentation = Field("none", description="augmentation of the training images")
     # method
     model: ModelName = Field("small", description="network")
     method: Method = Field("smoothing", description="loss")
     distribution: Distribution = Field("laplace", description="annealing of the scale")
-    mu: float = Field(0.75, ge=0, le=1, description="where the scale peaks, fraction of training")
+    mu: float = Field(0.75, ge=0, le=1, description="peak of the scale, fraction of training")
     b: Positive = Field(0.5, description="width of the annealing, in units of its time axis")
     horizon: Positive = Field(10.0, description="length of the annealing's time axis")
     scale: float = Field(1.0, ge=0, le=1, description="scale of the constant distribution")
-    alpha: float = Field(1.0, ge=0, le=1e6, description="steepness of the diffusivity; 0 is global")
+    alpha: float = Field(1.0, ge=0, le=1e6, description="steepness of the diffusivity; 0: global")
     layers: int = Field(1, ge=1, le=100, description="smoothing layers")
     through_diffusivity: bool = Field(False, description="let the gradient through the diffusivity")
-    output: Literal["softmax", "identity"] = Field("softmax", description="what is compared")
-    reduction: Literal["sum", "mean"] = Field("sum", description="over the classes")
-    epsilon: float = Field(0.1, ge=0, lt=1, description="of label smoothing")
+    output: Literal["softmax", "identity"] = Field("softmax", description="outputs in the loss")
+    reduction: Literal["sum", "mean"] = Field("sum", description="reduction over classes")
+    epsilon: float = Field(0.1, ge=0, lt=1, description="strength of label smoothing")
     nu: Positive = Field(1.0, description="residual at which adaptive decay reaches 63 %")
     # optimisation
     optimizer: OptimizerName = Field("sgd", description="optimizer")
     lr: Positive = Field(0.1, description="initial learning rate")
     schedule: Literal["step", "cosine", "constant"] = Field(
-        "step", description="learning rate; step is the paper's: a hundredth from 75 % on"
+        "step", description="learning rate schedule; step, the paper's, is lr / 100 from 75 % on"
     )
-    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(1e-4, ge=0, le=10, description="L2 penalty on all parameters")
     batch_size: Count = Field(128, description="images per step")
     epochs: Count = Field(20, description="passes over the training set")
-    seed: int = Field(0, ge=0, lt=2**31, description="of subset, initial weights and batches")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of subset, weights and batches")
     # machine
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device to train on")
     precision: Literal["fp32", "bf16"] = Field(
-        "fp32", description="of the network; the loss is fp32"
+        "fp32", description="precision of the network; the loss uses fp32"
     )
     channels_last: bool = Field(True, description="memory layout of images")
     compile: bool = Field(False, description="torch.compile the network")
-    threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 takes torch's choice")
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0: torch's default")
     eval_every: Count = Field(1, description="epochs between evaluations before the last 10 %")
 
     @model_validator(mode="before")
     @classmethod
-    def _follow_the_paper(cls, values: Any) -> Any:
-        """Fill what is left out from the protocol of the data set and the optimizer."""
+    def _fill_protocol(cls, values: Any) -> Any:
+        """Fill omitted settings from the protocol of the data set and the optimizer."""
         if not isinstance(values, dict):
             return values
         dataset = values.get("dataset", "digits")
@@ -94,7 +97,7 @@ class RunConfig(BaseModel):
 
     @property
     def window(self) -> int:
-        """How many last epochs the mean accuracy averages: a tenth, rounded up."""
+        """Return the number of last epochs in the mean accuracy: a tenth, rounded up."""
         return -(-self.epochs // 10)
 
     def evaluates(self, epoch: int) -> bool:
@@ -116,32 +119,33 @@ class Epoch:
     seconds: float
 
 
-# What an epoch measures: the columns of the epoch table and the metrics that MLflow shows.
+# The measurements of an epoch: columns of the SQL table `epoch` and metrics in MLflow.
 METRICS = tuple(field.name for field in fields(Epoch) if field.name != "epoch")
 
 
+def choices(annotation: Any) -> tuple[str, ...]:
+    """Return the names that a Literal allows, or an empty tuple for other types."""
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
 def parse(values: Mapping[str, Any]) -> RunConfig:
-    """A RunConfig, or a ConfigError with one line per mistake."""
+    """Return a RunConfig, or raise a ConfigError with one line per error."""
     try:
         return RunConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(*(_describe(e) for e in error.errors())) from None
+        raise ConfigError(*(_describe(detail) for detail in error.errors())) from None
 
 
-def _describe(error: ErrorDetails) -> str:
-    """One line: key, value given, what is allowed."""
-    key = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
+def _describe(detail: ErrorDetails) -> str:
+    """Return one line: the key, its value, and what is allowed."""
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
         return f"unknown setting {key!r}{did_you_mean(key, RunConfig.model_fields)}"
-    return f"{key} = {error['input']!r}: {reason(error)}"
-
-
-def choices(annotation: Any) -> tuple[str, ...]:
-    """The names a Literal allows; none for other types."""
-    return get_args(annotation) if isinstance(annotation, type(Method)) else ()
+    return f"{key} = {detail['input']!r}: {reason(detail)}"
 
 
 def reason(detail: ErrorDetails) -> str:
+    """Return what pydantic says is wrong, without the key and the value."""
     if detail["type"] == "missing":
         return "missing"
     if detail["type"] == "value_error":

@@ -1,4 +1,4 @@
-"""Everything that can go wrong in a way the user can act on.
+"""The errors that a user can act on, and their exit codes.
 
     RessmoothError
     ├── ConfigError        a setting is unknown or out of range          exit 2
@@ -8,12 +8,12 @@
     ├── ClusterUnreachable the Ray cluster does not answer               exit 4
     ├── TrackingError      MLflow does not answer or refuses             exit 4
     ├── SchemaError        the database's tables are older or newer      exit 5
-    ├── StoreCorrupt       the database file is damaged or none          exit 5
+    ├── StoreCorrupt       the file is damaged or not a database         exit 5
     ├── CheckpointError    a checkpoint is damaged or of another run     exit 5
     ├── StorageError       the disk is full or refuses to write          exit 6
     ├── Diverged           the loss became nan or inf                    exit 7
-    ├── StaleAttempt       the run was given to another worker           exit 9
-    └── RunFinished        a finished run cannot be claimed again        exit 1
+    ├── StaleAttempt       another worker has claimed the run            exit 9
+    └── RunFinished        a finished run cannot be claimed              exit 1
 
 A bad argument to a library function is a plain ValueError.
 """
@@ -27,7 +27,7 @@ class RessmoothError(Exception):
 
 
 class ConfigError(RessmoothError):
-    """Carries every mistake found, one line each."""
+    """All errors that were found, one line each."""
 
     exit_code = 2
 
@@ -84,12 +84,13 @@ class RunFinished(RessmoothError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the known name that is closest, or an empty string."""
     matches = get_close_matches(name, list(known), n=1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for a name that no registry holds: what was given, what is allowed."""
+    """Return the error for an unknown name. It lists the known ones."""
     names = sorted(known)
     return ValueError(
         f"Unknown {kind} {name!r}{did_you_mean(name, names)}; known: {', '.join(names)}."

@@ -1,11 +1,11 @@
-"""Settings, numbers of things, times and errors in a few characters."""
+"""Short text for settings, counts, durations and errors."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def settings(params: Mapping[str, Any]) -> str:
-    """Parameters in a few characters: b=0.3 weight_decay=0.001"""
+    """Return settings in one line: b=0.3 weight_decay=0.001"""
     return " ".join(
         f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in params.items()
@@ -13,12 +13,12 @@ def settings(params: Mapping[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what would move a terminal's cursor or change its colours."""
+    """Escape characters that would move a terminal's cursor or change its colours."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def last_line(error: str | None) -> str:
-    """What a traceback comes to."""
+    """Return the last line of a traceback, which names the error."""
     return printable((error or "").strip().rpartition("\n")[2])[:300]
 
 

@@ -1,4 +1,4 @@
-"""Where files are: one home directory, with a directory per run in it."""
+"""The places of files: one home directory, with a directory per run in it."""
 
 import os
 from contextlib import suppress
