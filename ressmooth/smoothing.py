@@ -1,15 +1,18 @@
 """Adaptive regularization via residual smoothing (arXiv 1907.09750): the whole method.
 
-Equation numbers are the paper's. Symbols, per sample with M outputs:
+Equation numbers are the paper's. Symbols, for one sample with M outputs:
 
-    d      residual |h(x) - y|, h = softmax of the logits                     (9)
-    d~     d with mean 0 and standard deviation 1 over its M elements         (18)
-    s      scale: the annealing's value at this moment of training, peak 1    (13), (14)
-    kappa  diffusivity s / (1 + exp(-alpha d~)), in [0, s)                    (19)
-    r      smoothed residual: row j is (1 - kappa_j) d_j + kappa_j/(M-1) sum_{k != j} d_k   (22)
+    d      residual |h(x) - y|, where h is the softmax of the logits             (9)
+    d~     d shifted and scaled to mean 0 and standard deviation 1               (18)
+    s      scale: the value of the annealing, which peaks at 1                   (13), (14)
+    kappa  diffusivity s / (1 + exp(-alpha d~)), between 0 and s                 (19)
+    r      smoothed residual (1 - kappa_j) d_j + kappa_j/(M-1) sum_{k != j} d_k  (22)
 
-The loss is the mean over samples of sum_j r_j^2 (7). Three schemes of the paper are settings:
-global (alpha = 0, so kappa = s/2), local (a Constant annealing), full (annealed, alpha > 0).
+The loss is the mean over samples of sum_j r_j^2 (7). The paper's three schemes are settings:
+
+    global  alpha = 0, so that kappa = s/2
+    local   alpha > 0 with a Constant annealing
+    full    alpha > 0 with a Laplace or Logistic annealing
 """
 
 import math
@@ -24,21 +27,21 @@ from ressmooth.errors import unknown
 
 Output = Literal["softmax", "identity"]
 Reduction = Literal["sum", "mean"]
-Moment = TypeVar("Moment", float, Tensor)  # progress in [0, 1]: a number, or a 0-d tensor
+Progress = TypeVar("Progress", float, Tensor)  # fraction of training done; a tensor is 0-d
 
-# guards the standard deviation: residuals that are equal up to rounding give d~ = 0
+# Bounds the standard deviation from below: residuals equal up to rounding give d~ = 0.
 EPS = {torch.float32: 1e-5, torch.float64: 1e-8}
 
 
 class Annealing(Protocol):
-    """The scale s as a function of progress t/T in [0, 1]."""
+    """Gives the scale s at a progress t/T in [0, 1]."""
 
-    def __call__(self, progress: Moment) -> Moment: ...
+    def __call__(self, progress: Progress) -> Progress: ...
 
 
 @dataclass(frozen=True)
 class _Peaked:
-    mu: float  # where the peak is, as a fraction of training
+    mu: float  # position of the peak, as a fraction of training
     b: float  # width, in units of x
     horizon: float = 10.0  # length of the time axis: x = horizon * progress
 
@@ -49,30 +52,30 @@ class _Peaked:
             if not 1e-6 <= value <= 1e6:
                 raise ValueError(f"{name} must be between 1e-6 and 1e6, but got {value}.")
 
-    def _decay(self, progress: Moment) -> Moment:
-        """exp(-|x - mu*horizon| / b)"""
+    def _decay(self, progress: Progress) -> Progress:
+        """Return exp(-|x - mu*horizon| / b)."""
         exponent = -abs(progress - self.mu) * self.horizon / self.b
         return exponent.exp() if isinstance(exponent, Tensor) else math.exp(exponent)
 
 
 class Laplace(_Peaked):
-    """s = exp(-|x - mu*horizon| / b), (14) divided by its maximum."""
+    """s = exp(-|x - mu*horizon| / b): (14) divided by its maximum."""
 
-    def __call__(self, progress: Moment) -> Moment:
+    def __call__(self, progress: Progress) -> Progress:
         return self._decay(progress)
 
 
 class Logistic(_Peaked):
-    """s = sech^2((x - mu*horizon) / 2b), (13) divided by its maximum."""
+    """s = sech^2((x - mu*horizon) / 2b): (13) divided by its maximum."""
 
-    def __call__(self, progress: Moment) -> Moment:
+    def __call__(self, progress: Progress) -> Progress:
         decay = self._decay(progress)
-        return 4 * decay / (1 + decay) ** 2  # sech^2(z/2) with decay = exp(-|z|): cannot overflow
+        return 4 * decay / (1 + decay) ** 2  # sech^2(z/2) for decay = exp(-|z|); never overflows
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same scale from start to end: the local scheme."""
+    """s is the same throughout training: the local scheme."""
 
     scale: float
 
@@ -80,14 +83,17 @@ class Constant:
         if not 0 <= self.scale <= 1:
             raise ValueError(f"scale must be in [0, 1], but got {self.scale}.")
 
-    def __call__(self, progress: Moment) -> Moment:
+    def __call__(self, progress: Progress) -> Progress:
         return progress * 0 + self.scale
 
 
 def residual(logits: Tensor, target: Tensor, output: Output = "softmax", dim: int = -1) -> Tensor:
-    """d = |h(x) - y| (9), in fp32 or fp64; `target` holds class indices or one value per output."""
+    """Return d = |h(x) - y| (9) in fp32 or fp64.
+
+    `target` holds class indices, or one value per output.
+    """
     if not logits.dtype.is_floating_point or logits.dtype.itemsize < 4:
-        logits = logits.float()  # half precision would round the residual away
+        logits = logits.float()  # half precision would lose small residuals
     prediction = logits.softmax(dim) if output == "softmax" else logits
     if target.dtype.is_floating_point:
         if target.shape != logits.shape:
@@ -103,18 +109,18 @@ def residual(logits: Tensor, target: Tensor, output: Output = "softmax", dim: in
 def diffusivity(
     residual: Tensor, scale: float | Tensor, alpha: float, dim: tuple[int, ...] = (-1,)
 ) -> Tensor:
-    """kappa = s / (1 + exp(-alpha d~)) (19), with d~ normalised over `dim` (18)."""
+    """Return kappa = s / (1 + exp(-alpha d~)) (19), with d normalised over `dim` (18)."""
     centred = residual - residual.mean(dim, keepdim=True)
     variance = centred.square().mean(dim, keepdim=True)
-    # rsqrt of a shifted variance, not 1/(std + eps): its slope is finite where the variance is 0
+    # Not 1 / (std + eps): the gradient of rsqrt(variance + eps^2) is finite at variance 0.
     normalised = centred * (alpha * torch.rsqrt(variance + EPS[residual.dtype] ** 2))
     return torch.sigmoid(normalised) * scale
 
 
 def smooth(residual: Tensor, diffusivity: Tensor, layers: int = 1) -> Tensor:
-    """Apply the smoothing layer (22) on the last axis `layers` times, in O(M).
+    """Apply the smoothing layer (22) to the last axis `layers` times. Return r, in O(M).
 
-    sum_{k != j} d_k = M mean(d) - d_j turns row j into d_j - kappa_j M/(M-1) (d_j - mean(d)):
+    Since sum_{k != j} d_k = M mean(d) - d_j, (22) equals d_j - kappa_j M/(M-1) (d_j - mean(d)):
     each element moves towards the mean.
     """
     m = residual.shape[-1]
@@ -127,13 +133,14 @@ def smooth(residual: Tensor, diffusivity: Tensor, layers: int = 1) -> Tensor:
 
 
 def diffuse(residual_map: Tensor, diffusivity: Tensor, steps: int = 1, dt: float = 0.25) -> Tensor:
-    """Explicit steps of du/dtau = kappa Laplacian(u) (8) on [N, C, H, W], Neumann boundary.
+    """Take explicit steps of du/dtau = kappa Laplacian(u) (8) on [N, C, H, W]. Return u.
 
-    Five-point stencil; stable while diffusivity * dt <= 1/4.
+    The stencil has five points, the boundary condition is Neumann's. Stable while
+    diffusivity * dt <= 1/4.
     """
     u = residual_map
     for _ in range(steps):
-        padded = F.pad(u, (1, 1, 1, 1), mode="replicate")  # no flux through the border
+        padded = F.pad(u, (1, 1, 1, 1), mode="replicate")  # no flux across the border
         neighbours = (
             padded[..., :-2, 1:-1]
             + padded[..., 2:, 1:-1]
@@ -147,15 +154,15 @@ def diffuse(residual_map: Tensor, diffusivity: Tensor, steps: int = 1, dt: float
 def squared_norm(
     residual: Tensor, reduction: Reduction = "sum", dim: tuple[int, ...] = (-1,)
 ) -> Tensor:
-    """Per sample, the squares summed (or averaged) over its outputs: g_i of (7)."""
+    """Return the sum (or mean) of squares over each sample's outputs: g_i of (7)."""
     squares = residual.square()
     return squares.sum(dim) if reduction == "sum" else squares.mean(dim)
 
 
 class _ResidualLoss(nn.Module):
-    """What both losses share: settings, diffusivity and the squared norm (7)."""
+    """The mean squared norm (7) of residuals that a subclass smooths."""
 
-    axis: int  # where the classes are
+    axis: int  # the axis of the classes
     outputs: tuple[int, ...]  # the axes over which a sample's residual is normalised and summed
 
     def __init__(
@@ -180,12 +187,12 @@ class _ResidualLoss(nn.Module):
         self.annealing, self.alpha, self.layers = annealing, alpha, layers
         self.through_diffusivity = through_diffusivity
         self.output, self.reduction = output, reduction
-        self.diffusivity: Tensor | None = None  # kappa of the last call, for curves
+        self.diffusivity: Tensor | None = None  # kappa of the last call, for a run's curve
 
-    def forward(self, logits: Tensor, target: Tensor, progress: Moment) -> Tensor:
+    def forward(self, logits: Tensor, target: Tensor, progress: Progress) -> Tensor:
         d = residual(logits, target, self.output, self.axis)
         scale = self.annealing(progress)
-        # the paper's "deterministic smoothing kernel": kappa is a constant in the backward pass
+        # The paper's "deterministic smoothing kernel": the backward pass takes kappa as constant.
         source = d if self.through_diffusivity else d.detach()
         kappa = diffusivity(source, scale, self.alpha, self.outputs)
         self.diffusivity = kappa.detach()
@@ -203,10 +210,10 @@ class _ResidualLoss(nn.Module):
 
 
 class SmoothingLoss(_ResidualLoss):
-    """`loss(logits, target, progress)` for classifiers, logits [..., M].
+    """Loss of a classifier: `loss(logits, target, progress)` with logits [..., M].
 
-    `target` holds class indices [...] or probabilities [..., M]; `progress` is the fraction of
-    training done. Computes in fp32 (fp64 for fp64 logits), also under autocast; O(M).
+    `target` holds class indices [...] or probabilities [..., M]. `progress` is the fraction of
+    training done. Computes in fp32, also under autocast, or in fp64 for fp64 logits. O(M).
     """
 
     axis = -1
@@ -217,10 +224,10 @@ class SmoothingLoss(_ResidualLoss):
 
 
 class SpatialSmoothingLoss(_ResidualLoss):
-    """The same for dense outputs [N, C, H, W]: each channel's residual map diffuses in space.
+    """Loss of dense outputs [N, C, H, W]: the residual map of each channel diffuses in space.
 
-    `target` holds class indices [N, H, W] or values [N, C, H, W]; `layers` counts time steps.
-    Residuals are normalised, and squares summed, over all C*H*W outputs of a sample.
+    `target` holds class indices [N, H, W] or values [N, C, H, W]. `layers` is the number of time
+    steps. Residuals are normalised, and squares summed, over all C*H*W outputs of a sample.
     """
 
     axis = 1
