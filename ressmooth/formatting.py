@@ -12,6 +12,10 @@ def settings(params: Mapping[str, Any]) -> str:
     )
 
 
+def run_name(arm: str, params: Mapping[str, Any], seed: int) -> str:
+    return " ".join(filter(None, (arm, settings(params), f"seed {seed}")))
+
+
 def printable(text: str) -> str:
     """Escape characters that would move a terminal's cursor or change its colours."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

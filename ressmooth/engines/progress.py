@@ -1,4 +1,4 @@
-"""What a person sees while a study or a single run trains."""
+"""Show the progress of a study or of a single run on standard error."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ressmooth.formatting import duration, last_line, printable, settings
+from ressmooth.formatting import duration, last_line, printable, run_name, settings
 from ressmooth.search.planner import Planner
 from ressmooth.store import State
 
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
     from ressmooth.config import Epoch
     from ressmooth.store import RunRow
 
-QUIET_SECONDS = 30.0  # between two lines about the same worker where there is no terminal
+PRINT_SECONDS = 30.0  # between two lines about the same worker, without a terminal
 
 
 @dataclass
-class _Line:
-    """What a worker is doing."""
+class WorkerStatus:
+    """The run that a worker executes, as one row of the view."""
 
     text: str = "idle"
     epoch: int = 0
     epochs: int = 1
-    accuracy: float | None = None
-    printed: float = 0.0
+    best: float | None = None  # accuracy in %
+    printed_at: float = 0.0  # monotonic seconds
 
 
 class View:
+    """Shows a study: live on a terminal, and otherwise as a line per event."""
+
     def __init__(self, planner: Planner, workers: int, *, quiet: bool) -> None:
         self.planner, self.quiet = planner, quiet
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self.lines = [_Line() for _ in range(workers)]
+        self.workers = [WorkerStatus() for _ in range(workers)]
         self.began = time.monotonic()
         self.epochs_before = planner.progress().epochs_done
         self.live = Live(
@@ -60,87 +62,104 @@ class View:
 
     def started(self, worker: int, run: "RunRow") -> None:
         trial = self.planner.trials[run.trial_id]
-        while worker >= len(self.lines):  # a cluster may grow
-            self.lines.append(_Line())
-        self.lines[worker] = _Line(
-            " ".join(filter(None, [trial.arm, settings(trial.params), f"seed {run.seed}"])),
+        while worker >= len(self.workers):  # a cluster may grow
+            self.workers.append(WorkerStatus())
+        self.workers[worker] = WorkerStatus(
+            run_name(trial.arm, trial.params, run.seed),
             run.last_epoch,
             run.config["epochs"],
-            printed=time.monotonic(),
+            printed_at=time.monotonic(),
         )
 
     def epoch(self, worker: int, run: "RunRow", epoch: "Epoch", best: float) -> None:
-        line = self.lines[worker]
-        line.epoch, line.accuracy = epoch.epoch, best
-        if not self._is_live and time.monotonic() - line.printed > QUIET_SECONDS:
-            line.printed = time.monotonic()
-            self.say(f"{line.text}: epoch {line.epoch}/{line.epochs}, best {best:.2f} %")
+        status = self.workers[worker]
+        status.epoch, status.best = epoch.epoch, best
+        if not self._is_live and time.monotonic() - status.printed_at > PRINT_SECONDS:
+            status.printed_at = time.monotonic()
+            self.print(f"{status.text}: epoch {status.epoch}/{status.epochs}, best {best:.2f} %")
 
     def ended(self, worker: int, run: "RunRow") -> None:
-        line = self.lines[worker]
-        self.lines[worker] = _Line()
-        progress = self.planner.progress()
+        text = self._clear(worker)
         outcome = str(run.state)
         if run.state == State.FAILED:
             outcome = f"failed: {last_line(run.error)}"
         elif run.max_acc is not None:
             outcome += f", max {run.max_acc:.2f} %"
         if not self._is_live or run.state == State.FAILED:
-            self.say(f"[{progress.runs_done}/{progress.runs_known}] {line.text}: {outcome}")
+            progress = self.planner.progress()
+            self.print(f"[{progress.runs_done}/{progress.runs_known}] {text}: {outcome}")
 
     def lost(self, worker: int, message: str) -> None:
-        self.say(f"{self.lines[worker].text}: {message}")
-        self.lines[worker] = _Line()
+        """Show that a worker died, with a message about what happens to its run."""
+        self.print(f"{self._clear(worker)}: {message}")
 
-    def say(self, text: str) -> None:
+    def _clear(self, worker: int) -> str:
+        """Show a worker as idle. Return the text of the run that it executed."""
+        text = self.workers[worker].text
+        self.workers[worker] = WorkerStatus()
+        return text
+
+    def print(self, text: str) -> None:
         if not self.quiet:
             self.console.print(escape(printable(text)))
 
     def render(self) -> RenderableType:
+        return Group(self._header(), self._worker_table(), self._best_table())
+
+    def _header(self) -> Table:
         progress = self.planner.progress()
-        running = sum(line.epoch for line in self.lines)
-        done = progress.epochs_done + running
-        head = Table.grid(padding=(0, 1), expand=True)
+        done = progress.epochs_done + sum(status.epoch for status in self.workers)
+        header = Table.grid(padding=(0, 1), expand=True)
         for _ in range(3):
-            head.add_column()
-        head.columns[1].ratio = 1
-        head.add_row(
+            header.add_column()
+        header.columns[1].ratio = 1
+        header.add_row(
             f"[bold]{self.planner.spec.name}[/] {progress.runs_done}/{progress.runs_known} runs",
             ProgressBar(total=max(1, progress.epochs_known), completed=done),
-            self._eta(done, progress.epochs_known),
+            self._time_left(done, progress.epochs_known),
         )
-        workers = Table(box=None, padding=(0, 1), header_style="dim")
-        for name in ("", "run", "epoch", "best"):
-            workers.add_column(name)
-        for number, line in enumerate(self.lines):
-            epoch = f"{line.epoch}/{line.epochs}" if line.text != "idle" else ""
-            accuracy = f"{line.accuracy:.2f} %" if line.accuracy else ""
-            workers.add_row(str(number + 1), line.text, epoch, accuracy)
-        return Group(head, workers, self._best())
+        return header
 
-    def _best(self) -> RenderableType:
-        best: dict[tuple[str, str], Any] = {}  # by arm and condition
-        for trial in list(self.planner.trials.values()):
-            key = trial.arm, str(trial.condition)
-            searched = trial.confirms is None and trial.value is not None
-            if searched and trial.value > best.get(key, (-1.0,))[0]:
-                best[key] = (trial.value, trial.params)
-        table = Table(box=None, padding=(0, 1), header_style="dim")
-        for name in ("best so far", "", ""):
-            table.add_column(name)
-        for (arm, _), (value, params) in best.items():
-            table.add_row(arm, f"{value:.2f} %", settings(params))
-        return table if best else Text()
-
-    def _eta(self, done: int, known: int) -> str:
+    def _time_left(self, done: int, known: int) -> str:
+        """Return the estimated time left, or the elapsed time if there is no estimate."""
         trained = done - self.epochs_before
         elapsed = time.monotonic() - self.began
         if trained <= 0 or done >= known:
             return f"{duration(elapsed)} elapsed"
         return f"{duration(elapsed / trained * (known - done))} left"
 
+    def _worker_table(self) -> Table:
+        table = _table("", "run", "epoch", "best")
+        for number, status in enumerate(self.workers, start=1):
+            epoch = f"{status.epoch}/{status.epochs}" if status.text != "idle" else ""
+            best = f"{status.best:.2f} %" if status.best else ""
+            table.add_row(str(number), status.text, epoch, best)
+        return table
+
+    def _best_table(self) -> RenderableType:
+        best: dict[tuple[str, str], Any] = {}  # by arm and condition
+        for trial in list(self.planner.trials.values()):
+            key = trial.arm, str(trial.condition)
+            if trial.confirms is not None or trial.value is None:
+                continue
+            if trial.value > best.get(key, (-1.0,))[0]:
+                best[key] = (trial.value, trial.params)
+        table = _table("best so far", "", "")
+        for (arm, _), (value, params) in best.items():
+            table.add_row(arm, f"{value:.2f} %", settings(params))
+        return table if best else Text()
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name in columns:
+        table.add_column(name)
+    return table
+
 
 class EpochBar:
+    """Shows a single run: a progress bar on a terminal, and otherwise a line per epoch."""
+
     def __init__(self, epochs: int) -> None:
         self.epochs, self.done = epochs, 0
         self.console = Console(stderr=True)
@@ -165,12 +184,13 @@ class EpochBar:
         self.progress.stop()
 
     def start(self, done: int) -> None:
+        """Begin training after `done` epochs."""
         self.done = done
         self.progress.reset(self.task, total=self.epochs, completed=done, figures="training")
 
     def advance(self, epoch: "Epoch") -> None:
         self.done = epoch.epoch
-        figures = figures_of(epoch)
+        figures = _figures(epoch)
         self.progress.update(self.task, completed=epoch.epoch, figures=figures)
         if not self.console.is_terminal:
             left = (self.epochs - epoch.epoch) * epoch.seconds
@@ -182,7 +202,7 @@ class EpochBar:
             )
 
 
-def figures_of(epoch: "Epoch") -> str:
+def _figures(epoch: "Epoch") -> str:
     figures = f"train {epoch.train_loss:.4f} {epoch.train_acc:.2f} %"
     if epoch.val_loss is not None:
         figures += f"  val {epoch.val_loss:.4f} {epoch.val_acc:.2f} %"

@@ -156,7 +156,7 @@ class RayEngine:
             self.refreshed = time.monotonic()
             before = self.cluster.capacity
             if not self.cluster.refresh() and before:
-                self.view.say(f"no node has room for a run, waiting: {self.cluster.description}")
+                self.view.print(f"no node has room for a run, waiting: {self.cluster.description}")
 
 
 class Worker(tune.Trainable):
