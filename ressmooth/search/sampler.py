@@ -1,10 +1,10 @@
-"""What to try next, and what to give up: Optuna's samplers and pruners behind ask / report / tell.
+"""Choose the next trial and prune bad ones with Optuna's samplers and pruners.
 
-Optuna keeps nothing. Each branch of a study has an Optuna study in memory, rebuilt from the Store
-after a restart by replaying what was recorded. The sampler of every proposal is made anew from
-(study seed, branch, number), so a resumed study proposes what the uninterrupted one would have.
-Branches without ranges are one trial each: grids are rows of our own, since Optuna's GridSampler
-repeats cells when it is asked in parallel.
+Optuna stores nothing. Each branch has an Optuna study in memory, which is rebuilt after a restart
+by replaying the trials of the Store. Each proposal has a new sampler, seeded with (study seed,
+branch, number), so a resumed study proposes the same trials as an uninterrupted one. A branch
+without a search space is one trial: Optuna's GridSampler repeats cells when it is asked in
+parallel, so the cells of a grid are branches.
 """
 
 import hashlib
@@ -38,15 +38,17 @@ TRIAL_STATES = {
 
 @dataclass(frozen=True)
 class Proposal:
+    """A trial to be added to the study."""
+
     branch: Branch
     number: int  # within the branch
     params: dict[str, Any]
-    sampler_state: dict[str, Any]  # what the sampler must find again after a restart
+    sampler_state: dict[str, Any]  # Optuna's attributes, needed to replay the trial
 
 
 @dataclass(frozen=True)
 class PastTrial:
-    """A trial as the Store remembers it."""
+    """A trial that the Store has recorded."""
 
     branch: str
     number: int
@@ -58,12 +60,16 @@ class PastTrial:
 
 
 class Sampler:
+    """Proposes a study's trials, branch by branch, and learns from their results."""
+
     def __init__(self, spec: StudySpec, past: Iterable[PastTrial] = ()) -> None:
         self.spec = spec
         self.branches = {branch.key: branch for branch in spec.branches}
-        self.asked = dict.fromkeys(self.branches, 0)
+        self.asked = dict.fromkeys(self.branches, 0)  # proposals by branch
         self.searches = {
-            key: _Search(spec, branch) for key, branch in self.branches.items() if branch.space
+            key: _BranchSearch(spec, branch)
+            for key, branch in self.branches.items()
+            if branch.space
         }
         for trial in sorted(past, key=lambda trial: trial.number):
             if trial.branch in self.branches:
@@ -72,7 +78,10 @@ class Sampler:
                     self.searches[trial.branch].replay(trial)
 
     def ask(self) -> Proposal | None:
-        """The next trial: branches take turns; None when every branch has its number."""
+        """Return the next trial, or None if every branch has all of its trials.
+
+        Branches take turns.
+        """
         open_branches = [key for key in self.branches if self.asked[key] < self._limit(key)]
         if not open_branches:
             return None
@@ -85,10 +94,12 @@ class Sampler:
         return Proposal(branch, number, {**branch.cell, **sampled}, sampler_state)
 
     def should_prune(self, branch: str, number: int, epoch: int, accuracy: float) -> bool:
+        """Report a trial's best accuracy so far and return the pruner's decision."""
         search = self.searches.get(branch)
         return search is not None and search.should_prune(number, epoch, accuracy)
 
     def tell(self, branch: str, number: int, state: State, value: float | None) -> None:
+        """Report the result of a trial that has ended."""
         if branch in self.searches:
             self.searches[branch].tell(number, state, value)
 
@@ -98,8 +109,8 @@ class Sampler:
         return self.spec.search.trials or float("inf")
 
 
-class _Search:
-    """One branch's Optuna study."""
+class _BranchSearch:
+    """The Optuna study of one branch."""
 
     def __init__(self, spec: StudySpec, branch: Branch) -> None:
         self.spec, self.branch = spec, branch
@@ -107,9 +118,10 @@ class _Search:
         pruner = _pruner(spec.search.pruner, branch.example().epochs)
         self.study = optuna.create_study(direction="maximize", pruner=pruner)
         self.trials: dict[int, Trial] = {}
-        self.verdicts: dict[tuple[int, int], bool] = {}  # (number, epoch) -> prune
+        self.decisions: dict[tuple[int, int], bool] = {}  # (number, epoch) -> prune
 
     def ask(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the parameters and the sampler's state of a new trial."""
         self.study.sampler = _sampler(
             self.spec.search.sampler, _seed(self.spec.search.seed, self.branch.key, number)
         )
@@ -118,7 +130,7 @@ class _Search:
         return trial.params, self.study.get_trials(deepcopy=False)[trial.number].system_attrs
 
     def replay(self, past: PastTrial) -> None:
-        """Put a recorded trial back, decision by decision."""
+        """Add a recorded trial and repeat its reports and its result."""
         self.study.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
@@ -135,21 +147,22 @@ class _Search:
             self.tell(past.number, past.state, past.value)
 
     def should_prune(self, number: int, epoch: int, accuracy: float) -> bool:
-        if (number, epoch) not in self.verdicts:  # a resumed run asks again for its last epoch
+        if (number, epoch) not in self.decisions:  # a resumed run may report its last epoch twice
             trial = self.trials[number]
             trial.report(accuracy, epoch)
-            self.verdicts[number, epoch] = trial.should_prune()
-        return self.verdicts[number, epoch]
+            self.decisions[number, epoch] = trial.should_prune()
+        return self.decisions[number, epoch]
 
     def tell(self, number: int, state: State, value: float | None) -> None:
-        given = value if state == State.COMPLETE else None
-        # a trial that was given more seeds later is told again: the first word stays
+        result = value if state == State.COMPLETE else None
+        # a trial that got more seeds later ends twice; Optuna keeps its first result
         self.study.tell(
-            self.trials[number], given, state=TRIAL_STATES[state], skip_if_finished=True
+            self.trials[number], result, state=TRIAL_STATES[state], skip_if_finished=True
         )
 
 
 def distribution(name: str, search: Range | Choices) -> BaseDistribution:
+    """Return Optuna's distribution for the search space of a setting."""
     if isinstance(search, Choices):
         return CategoricalDistribution(search.choices)
     if RunConfig.model_fields[name].annotation is int:
@@ -173,7 +186,11 @@ def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
 
 
 def _pruner(name: str, epochs: int) -> optuna.pruners.BasePruner:
-    """Median waits for a quarter of the epochs; asha's rungs are at 1/9, 1/3 and all of them."""
+    """Return the pruner of a branch.
+
+    The median pruner starts after a quarter of the epochs. The rungs of ASHA are at 1/9, 1/3 and
+    all of the epochs.
+    """
     if name == "median":
         return optuna.pruners.MedianPruner(n_warmup_steps=epochs // 4)
     if name == "asha":
