@@ -1,4 +1,7 @@
-"""`ressmooth`: everything but launching studies. Thin: each command imports what it needs."""
+"""The `ressmooth` command: everything except launching studies.
+
+`--help` must be fast, so each command imports what it needs when it runs.
+"""
 
 from importlib import import_module
 from pathlib import Path
@@ -6,18 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ressmooth import __version__
+from ressmooth import __version__, paths
 from ressmooth.errors import ConfigError, RessmoothError
 from ressmooth.formatting import printable
-from ressmooth.paths import home
 
 if TYPE_CHECKING:
     from ressmooth.store import Store, StudyRow
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+COMMANDS = {  # by module of ressmooth.cli
+    "train": ("train", "bench"),
+    "studies": ("list", "show", "compare", "report", "plot", "export", "retry", "rerun"),
+    "admin": ("fetch", "sync", "ui", "db", "doctor"),
+}
+MODULES = {name: module for module, names in COMMANDS.items() for name in names}
 
 
 class Command(click.Command):
+    """Prints a RessmoothError as "error: ..." lines and exits with its exit code."""
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -27,22 +37,8 @@ class Command(click.Command):
             ctx.exit(error.exit_code)
 
 
-class Group(Command, click.Group):
-    pass
-
-
-COMMANDS = {
-    "train": ("train", "bench"),
-    "studies": ("list", "show", "compare", "report", "plot", "export", "retry", "rerun"),
-    "admin": ("fetch", "sync", "ui", "db", "doctor"),
-}
-
-
-MODULES = {name: module for module, names in COMMANDS.items() for name in names}
-
-
-class Commands(Group):
-    """Loads the module of a command when that is called."""
+class Commands(Command, click.Group):
+    """Imports the module of a command when that command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(MODULES)
@@ -56,22 +52,22 @@ class Commands(Group):
 @click.group(cls=Commands, context_settings=HELP_OPTIONS)
 @click.version_option(__version__)
 def main() -> None:
-    """Does residual smoothing really regularise? Train, search, track and compare."""
+    """Test whether residual smoothing regularises: train, search, track and compare."""
 
 
 with_home = click.option(
     "--home",
     type=click.Path(path_type=Path),
-    callback=lambda ctx, option, given: home(given),
+    callback=lambda context, option, value: paths.home(value),
     help="where results are kept [default: RESSMOOTH_HOME or ~/.ressmooth]",
 )
 
 
-def open_home(where: Path) -> "Store":
-    """The Store of a home that has one; looking must not create it."""
+def open_home(home: Path) -> "Store":
+    """Open the Store of a home directory. Do not create one: only a launch does."""
     from ressmooth.store import default_url, open_store
 
-    return open_store(default_url(where), create=False)
+    return open_store(default_url(home), create=False)
 
 
 def find_study(store: "Store", name: str) -> "StudyRow":

@@ -1,4 +1,4 @@
-"""Looking after a home: MLflow, the database, the installation."""
+"""Commands that maintain a home directory, and the checks of `ressmooth doctor`."""
 
 import os
 import shutil
@@ -17,6 +17,8 @@ from ressmooth.config import DatasetName
 from ressmooth.errors import RessmoothError
 from ressmooth.paths import make_directory
 
+MIN_FREE_GB = 1.0  # below this, the disk counts as full
+
 
 @main.command()
 @click.argument(
@@ -28,24 +30,22 @@ from ressmooth.paths import make_directory
 )
 @with_home
 def fetch(names: tuple[str, ...], home: Path) -> None:
-    """Download and decode each DATASET, as a study does before it begins."""
+    """Download and decode each DATASET, as a study does before it trains."""
     from ressmooth.training import data
 
     for name in names:
         found = data.load(name, home / "data")
-        click.echo(
-            f"{name}: {len(found.train):,} images to train with, {len(found.test):,} to test"
-        )
+        click.echo(f"{name}: {len(found.train):,} training images, {len(found.test):,} test images")
 
 
 @main.command()
 @with_home
 def sync(home: Path) -> None:
-    """Deliver to MLflow what is still waiting to be delivered."""
-    from ressmooth.tracking.relay import sync as deliver
+    """Deliver pending events to MLflow."""
+    from ressmooth.tracking import relay
     from ressmooth.tracking.server import tracking_uri
 
-    sent = deliver(open_home(home), home, tracking_uri(home))
+    sent = relay.sync(open_home(home), home, tracking_uri(home))
     click.echo(f"{sent} events delivered")
 
 
@@ -53,10 +53,10 @@ def sync(home: Path) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=5000)
 @with_home
 def ui(port: int, home: Path) -> None:
-    """Open MLflow on 127.0.0.1 with the curves and artifacts of this home."""
+    """Serve MLflow on 127.0.0.1 with the curves and artifacts of this home."""
     from ressmooth.tracking import server
 
-    click.echo(f"MLflow is at http://127.0.0.1:{port} (Ctrl-C ends it)")
+    click.echo(f"MLflow is at http://127.0.0.1:{port} (Ctrl-C stops it)")
     for name, address in server.pages(home, port).items():
         click.echo(f"  {name}: {address}")
     sys.exit(server.serve(home, port))
@@ -64,47 +64,39 @@ def ui(port: int, home: Path) -> None:
 
 @main.group()
 def db() -> None:
-    """Look after the database."""
+    """Maintain the database."""
 
 
 @db.command()
 @with_home
 def upgrade(home: Path) -> None:
-    """Bring the database to this program's schema."""
-    from ressmooth.store import default_url, safe_url
-    from ressmooth.store import upgrade as migrate
+    """Upgrade the database to the schema of this version."""
+    from ressmooth import store
 
     make_directory(home)
-    url = default_url(home)
-    before, after = migrate(url)
-    what = "is already at" if before == after else f"upgraded from {before or 'nothing'} to"
-    click.echo(f"{safe_url(url)} {what} {after}")
+    url = store.default_url(home)
+    before, after = store.upgrade(url)
+    result = "is already at" if before == after else f"upgraded from {before or 'nothing'} to"
+    click.echo(f"{store.safe_url(url)} {result} {after}")
 
 
 @main.command()
 @with_home
 def doctor(home: Path) -> None:
-    """Check torch and CUDA, the database, MLflow, the disk and the data."""
-
-    findings = examine(home)
+    """Check torch and CUDA, the database, MLflow, Ray, the disk and the data."""
+    findings = [finding for check in CHECKS for finding in check(home)]
     for finding in findings:
-        click.echo(f"{'ok ' if finding.fine else 'BAD'}  {finding.what}: {finding.found}")
-    sys.exit(0 if all(finding.fine for finding in findings) else 1)
-
-
-ROOM = 1.0  # GB below which the disk is called full
+        click.echo(f"{'ok ' if finding.is_ok else 'BAD'}  {finding.subject}: {finding.details}")
+    sys.exit(0 if all(finding.is_ok for finding in findings) else 1)
 
 
 @dataclass(frozen=True)
 class Finding:
-    what: str
-    found: str
-    fine: bool = True
+    """The result of one check of the installation."""
 
-
-def examine(home: Path) -> list[Finding]:
-    checks = (_torch, _database, _mlflow, _ray, _disk, _data)
-    return [finding for check in checks for finding in check(home)]
+    subject: str
+    details: str
+    is_ok: bool = True
 
 
 def _torch(home: Path) -> Iterator[Finding]:
@@ -114,9 +106,10 @@ def _torch(home: Path) -> Iterator[Finding]:
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         yield Finding("CUDA", ", ".join(names))
+    elif Path("/proc/driver/nvidia").exists():
+        yield Finding("CUDA", "a driver is installed, but torch finds no GPU", is_ok=False)
     else:
-        driver = Path("/proc/driver/nvidia").exists()
-        yield Finding("CUDA", "a driver, but torch sees no GPU" if driver else "no GPU", not driver)
+        yield Finding("CUDA", "no GPU")
 
 
 def _database(home: Path) -> Iterator[Finding]:
@@ -124,49 +117,53 @@ def _database(home: Path) -> Iterator[Finding]:
 
     url = default_url(home)
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
-        yield Finding("database", f"{url}: not there yet; the first study makes it")
+        yield Finding("database", f"{url}: does not exist yet; the first study creates it")
         return
 
-    def count() -> str:
+    def describe() -> str:
         with closing(Store(url)) as store:
             return f"{safe_url(url)}, {len(store.studies())} studies"
 
-    yield _tried("database", count)
+    yield _finding("database", describe)
 
 
 def _mlflow(home: Path) -> Iterator[Finding]:
-    from ressmooth.tracking.server import check
+    from ressmooth.tracking import server
 
-    yield _tried("MLflow", lambda: check(home))
+    yield _finding("MLflow", lambda: server.check(home))
+
+
+def _finding(subject: str, describe: Callable[[], str]) -> Finding:
+    """Return what `describe` returns, or the error that it raises."""
+    try:
+        return Finding(subject, describe())
+    except RessmoothError as error:
+        return Finding(subject, str(error), is_ok=False)
 
 
 def _ray(home: Path) -> Iterator[Finding]:
     address = os.environ.get("RAY_ADDRESS")
+    cluster = f"cluster at {address}" if address else "RAY_ADDRESS is not set: this machine only"
     try:
-        where = f"cluster at {address}" if address else "no RAY_ADDRESS: one of its own on demand"
-        yield Finding("Ray", f"{version('ray')}, {where}")
+        yield Finding("Ray", f"{version('ray')}, {cluster}")
     except PackageNotFoundError:
-        yield Finding("Ray", "not installed: pip install 'ressmooth[ray]'", fine=not address)
+        yield Finding("Ray", "not installed: pip install 'ressmooth[ray]'", is_ok=not address)
 
 
 def _disk(home: Path) -> Iterator[Finding]:
-    place = home.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free / 1e9
-    fine = free > ROOM and os.access(place, os.W_OK)
-    yield Finding("disk", f"{home}: {free:.1f} GB free", fine)
+    path = home.absolute()
+    while not path.exists():
+        path = path.parent
+    free_gb = shutil.disk_usage(path).free / 1e9
+    is_ok = free_gb > MIN_FREE_GB and os.access(path, os.W_OK)
+    yield Finding("disk", f"{home}: {free_gb:.1f} GB free", is_ok)
 
 
 def _data(home: Path) -> Iterator[Finding]:
     from ressmooth.training.data import present
 
     names = present(home / "data")
-    yield Finding("data", f"here: {', '.join(names)}; others are downloaded on first use")
+    yield Finding("data", f"present: {', '.join(names)}; others are downloaded on first use")
 
 
-def _tried(what: str, check: Callable[[], str]) -> Finding:
-    try:
-        return Finding(what, check())
-    except RessmoothError as error:
-        return Finding(what, str(error), fine=False)
+CHECKS = (_torch, _database, _mlflow, _ray, _disk, _data)
