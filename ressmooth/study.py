@@ -22,6 +22,7 @@ ENGINES = {"local": "local", "ray": "ray", "optuna": "local"}  # optuna: the old
 @click.option("--home", type=click.Path(path_type=Path), help="where results are kept")
 @click.option(
     "--engine",
+    "engine_name",
     type=click.Choice(list(ENGINES)),
     metavar="[local|ray]",
     default="local",
@@ -34,7 +35,7 @@ ENGINES = {"local": "local", "ray": "ray", "optuna": "local"}  # optuna: the old
 def main(
     study: str,
     home: Path | None,
-    engine: str,
+    engine_name: str,
     workers: str,
     overrides: tuple[str, ...],
     dry_run: bool,
@@ -51,33 +52,33 @@ def main(
 
     spec = load(study, overrides)
     directory = paths.home(home)
-    place = _engine(ENGINES[engine], spec, workers, directory)
+    engine = _engine(ENGINES[engine_name], spec, workers, directory)
     if dry_run:
         from ressmooth.engines.plan import plan
 
-        click.echo(plan(spec, place, directory))
+        click.echo(plan(spec, engine, directory))
         return
     from ressmooth.engines.launcher import Launcher
 
     options = ["--home", str(home)] if home else []
-    options += ["--engine", engine] if ENGINES[engine] != "local" else []
+    options += ["--engine", engine_name] if ENGINES[engine_name] != "local" else []
     options += [part for override in overrides for part in ("--set", override)]
     resume_command = shlex.join(["python", "-m", "ressmooth.study", study, *options])
-    code = Launcher(spec, place, directory, resume_command, quiet).launch()
+    code = Launcher(spec, engine, directory, resume_command, quiet).launch()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # Python's own exit would abort if the relay is still drawing a picture
+    os._exit(code)  # a normal exit would abort while the relay still draws a figure
 
 
 def _engine(name: str, spec: "StudySpec", workers: str, home: Path) -> "Engine":
-    """Return the engine of the study. A Ray cluster is asked for its nodes."""
+    """Return the engine, and warn if it leaves GPUs idle. Ray's asks the cluster for its nodes."""
     from ressmooth.errors import ConfigError
 
     if workers != "auto" and not (workers.isdecimal() and 0 < int(workers) <= 1024):
         raise ConfigError(f"--workers {workers}: a number from 1 to 1024, or auto")
     devices = {branch.values.get("device", "auto") for branch in spec.branches}
     if "cuda" in devices and not spec.resources.gpus_per_run:
-        raise ConfigError("device = 'cuda': set resources.gpus_per_run to what a run may have")
+        raise ConfigError("device = 'cuda': set resources.gpus_per_run to 1, or to a fraction")
     number = spec.resources.workers if workers == "auto" else int(workers)
     engine = _ray(spec, number, home) if name == "ray" else _local(spec, number)
     if engine.idle_gpus and "auto" in devices:

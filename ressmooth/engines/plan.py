@@ -1,4 +1,4 @@
-"""What a study would do: `--dry-run`."""
+"""Describe what a study would do, for `--dry-run`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ class Row:
 
 
 def plan(spec: StudySpec, engine: Engine, home: Path) -> str:
-    """Return arms, trials, runs, epochs, how they fit on the engine, and how long it may take."""
+    """Return the table of arms, the number of rounds on the engine, and the estimated time."""
     rows = [_arm(spec, arm) for arm in spec.arms]
     if spec.confirming:
         rows.append(_confirmation(spec))
@@ -81,18 +81,18 @@ def _arm(spec: StudySpec, arm: str) -> Row:
     branches = [branch for branch in spec.branches if branch.arm == arm]
     searched = sorted({name for branch in branches for name in branch.space})
     trials = sum(map(spec.planned_trials, branches))
-    what = f"{len(branches)} fixed" if not searched else f"search {', '.join(searched)}"
+    configurations = f"search {', '.join(searched)}" if searched else f"{len(branches)} fixed"
     if searched and len(branches) > 1:
-        what += f" in {len(branches)} cells"
+        configurations += f" in {len(branches)} cells"
     epochs = round(fmean(branch.example().epochs for branch in branches))
-    return Row(arm, what, trials, trials * spec.seeds, trials * spec.seeds * epochs)
+    return Row(arm, configurations, trials, trials * spec.seeds, trials * spec.seeds * epochs)
 
 
 def _confirmation(spec: StudySpec) -> Row:
     trials, seeds = len(spec.confirming), spec.confirm
     epochs = sum(example.epochs for example in spec.confirming) * seeds
-    what = f"the selected ones, {count(seeds, 'fresh seed')}"
-    return Row("confirm", what, trials, trials * seeds, epochs)
+    configurations = f"the selected ones, {count(seeds, 'fresh seed')}"
+    return Row("confirm", configurations, trials, trials * seeds, epochs)
 
 
 def _estimate(spec: StudySpec, seconds: float | None) -> str:
@@ -103,7 +103,7 @@ def _estimate(spec: StudySpec, seconds: float | None) -> str:
 
 
 def _seconds(spec: StudySpec, store: Store) -> float | None:
-    """Return the seconds of all runs from recorded similar ones, or None if some have none."""
+    """Estimate the seconds of all runs from similar recorded ones. Return None without those."""
     runs = [(b.example(), spec.planned_trials(b) * spec.seeds) for b in spec.branches]
     runs += [(example, spec.confirm) for example in spec.confirming]
     total = 0.0
