@@ -1,9 +1,9 @@
-"""`ressmooth train` and `ressmooth bench`: one run, and what training costs."""
+"""`ressmooth train` and `ressmooth bench`: one run, and its cost."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,16 +12,13 @@ from ressmooth.config import PROTOCOL, RunConfig, choices
 from ressmooth.errors import Diverged
 from ressmooth.paths import home
 
-if TYPE_CHECKING:
-    from ressmooth.config import Epoch
-
 
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """One option per setting of a run; what is not given stays with the paper's protocol."""
-    by_protocol = {"lr", *next(iter(PROTOCOL.values()))}
+    """Add one option per setting of a run. Omitted settings follow the paper's protocol."""
+    of_protocol = {"lr", *next(iter(PROTOCOL.values()))}
     for name, field in reversed(RunConfig.model_fields.items()):
         flag = f"--{name.replace('_', '-')}"
-        default = "the paper's" if name in by_protocol else field.default
+        default = "the paper's" if name in of_protocol else field.default
         names = choices(field.annotation)
         kind: Any = click.Choice(names) if names else field.annotation
         if field.annotation is bool:
@@ -33,8 +30,8 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @main.command()
-@click.option("--out", type=click.Path(path_type=Path), help="directory for what the run leaves")
-@click.option("--resume", is_flag=True, help="go on with the run in --out")
+@click.option("--out", type=click.Path(path_type=Path), help="directory for the run's files")
+@click.option("--resume", is_flag=True, help="resume the run in --out")
 @click.option("--data", type=click.Path(path_type=Path), help="data directory")
 @run_options
 def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> None:
@@ -55,13 +52,10 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
         if threads_before is not None and config.threads not in (0, threads_before):
             click.echo(
                 f"warning: resumed with {config.threads} threads (was {threads_before}): "
-                "not bit for bit the uninterrupted run",
+                "results may not be bit-identical",
                 err=True,
             )
         bar.start(done)
-
-    def report(epoch: "Epoch") -> None:
-        bar.advance(epoch)
 
     try:
         with bar:
@@ -71,15 +65,15 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
                 out=out,
                 resume=resume,
                 started=started,
-                report=report,
+                report=bar.advance,
             )
     except KeyboardInterrupt:
-        again = f"; resume with: ressmooth train --out {out} --resume" if out else ""
-        click.echo(f"stopped after epoch {bar.done}{again}", err=True)
+        hint = f"; resume with: ressmooth train --out {out} --resume" if out else ""
+        click.echo(f"stopped after epoch {bar.done}{hint}", err=True)
         sys.exit(130)
     if result.diverged_at is not None:
         raise Diverged(
-            f"{result.outcome}: the loss is no longer a number; try a lower --lr (was {config.lr})"
+            f"{result.outcome}: the loss is nan or inf; try a lower --lr (was {config.lr})"
         )
     click.echo(
         f"max accuracy {result.max_acc:.2f} %   mean of last {config.window} "
@@ -88,25 +82,25 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
     if config.selection == "holdout":
         click.echo(f"test accuracy {result.test_acc:.2f} %")
     if out is not None:
-        click.echo(f"wrote {out}/: config.json, curves.csv, curves.png and its checkpoint")
+        click.echo(f"wrote {out}/: config.json, curves.csv, curves.png and a checkpoint")
 
 
 @main.command()
-@click.option("--quick", is_flag=True, help="under a minute, coarser")
+@click.option("--quick", is_flag=True, help="about a minute, less precise")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
-@click.option("--threads", type=click.IntRange(1), default=1, help="CPU threads, as a worker's [1]")
-@click.option("--study", is_flag=True, help="what a study costs beside its training, instead")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
-def bench(quick: bool, device: str, threads: int, study: bool, form: str) -> None:
-    """Measure what the method and the trainer cost here, as ratios."""
+@click.option("--threads", type=click.IntRange(1), default=1, help="CPU threads [default: 1]")
+@click.option("--study", is_flag=True, help="measure the overhead of a study instead")
+@click.option("--format", "output_format", type=click.Choice(["table", "json"]), default="table")
+def bench(quick: bool, device: str, threads: int, study: bool, output_format: str) -> None:
+    """Measure the cost of the method and the trainer on this machine, as ratios."""
     from ressmooth.bench import timing
 
     if study:
-        from ressmooth.bench.study import measure
+        from ressmooth.bench.study import measure as measure_study
 
-        rows = measure(quick=quick)
+        rows = measure_study(quick=quick)
     else:
         from ressmooth.bench.training import measure as measure_training
 
         rows = measure_training(quick=quick, device=device, threads=threads)
-    click.echo(timing.as_json(rows) if form == "json" else timing.as_table(rows))
+    click.echo(timing.as_json(rows) if output_format == "json" else timing.as_table(rows))

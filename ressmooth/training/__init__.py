@@ -1,0 +1,1 @@
+"""Data, networks, losses and the training loop of one run."""

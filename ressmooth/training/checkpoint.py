@@ -1,4 +1,4 @@
-"""A trainer's state as a file that is either whole or not there, and never runs code when read."""
+"""Checkpoint files: complete or absent, and loaded without running code."""
 
 import hashlib
 import io
@@ -11,23 +11,23 @@ import torch
 
 from ressmooth.errors import CheckpointError, StorageError
 
-State = dict[str, Any]  # tensors, numbers, strings, lists and dicts of them
+TrainerState = dict[str, Any]  # nested dicts and lists of tensors, numbers and strings
 
 
-def save(path: Path, state: State) -> str:
-    """Write a state; the file's SHA-256."""
+def save(path: Path, state: TrainerState) -> str:
+    """Write a state. Return the file's SHA-256."""
     return write(path, encode(state))
 
 
-def encode(state: State) -> bytes:
+def encode(state: TrainerState) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
 def write(path: Path, content: bytes) -> str:
-    """Write beside, flush to the disk, rename; the file's SHA-256."""
-    # a name of its own: on a cluster, a worker that was given up may still be writing
+    """Replace a file at once, and only when all is on the disk. Return its SHA-256."""
+    # unique, because on a cluster a worker that was declared lost may still be writing
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -40,13 +40,13 @@ def write(path: Path, content: bytes) -> str:
         temporary.unlink(missing_ok=True)
         raise StorageError(
             f"Cannot write {path} ({error.strerror}): it needs {len(content) / 1e6:.1f} MB. "
-            "What was there before is untouched."
+            "The previous file is unchanged."
         ) from error
     return sha256(content)
 
 
-def load(path: Path, expected: str | None = None) -> State:
-    """Read a state; with an `expected` SHA-256, refuse any other file."""
+def load(path: Path, expected: str | None = None) -> TrainerState:
+    """Return a state. Refuse a file whose SHA-256 is not `expected`, if that is given."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -59,7 +59,7 @@ def load(path: Path, expected: str | None = None) -> State:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise CheckpointError(f"{path} is not a readable checkpoint: {reason[:200]}") from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"{path} is not a checkpoint of ressmooth.")
+        raise CheckpointError(f"{path} is not a ressmooth checkpoint.")
     return state
 
 

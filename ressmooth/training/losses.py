@@ -1,4 +1,4 @@
-"""The losses and optimizers under comparison, by name."""
+"""Losses and optimizers by name."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from ressmooth.smoothing import (
 
 
 class SquaredError(nn.Module):
-    """The paper's baseline: |softmax - onehot|^2, with label smoothing if epsilon > 0."""
+    """|softmax - onehot|^2, the paper's loss without smoothing. Smooths labels if epsilon > 0."""
 
     def __init__(self, output: Output, reduction: Reduction, epsilon: float = 0.0) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class CrossEntropy(nn.Module):
 class AdaptiveDecay(nn.Module):
     """Sec. 4.1: weight decay times the batch mean of 1 - exp(-f_i / nu), f_i the squared error.
 
-    The decay enters as the penalty lambda/2 |w|^2, so the optimizer must not decay as well.
+    The decay is the penalty lambda/2 |w|^2, so the optimizer must not decay weights as well.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AdaptiveDecay(nn.Module):
         reduction: Reduction,
     ) -> None:
         super().__init__()
-        self.weights = list(parameters)  # a plain list: the loss owns no parameters
+        self.weights = list(parameters)  # a plain list, because the loss owns no parameters
         self.weight_decay, self.nu = weight_decay, nu
         self.output, self.reduction = output, reduction
 
@@ -72,43 +72,8 @@ class AdaptiveDecay(nn.Module):
 def annealing(config: RunConfig) -> Annealing:
     if config.distribution == "constant":
         return Constant(config.scale)
-    if config.distribution == "laplace":
-        return Laplace(config.mu, config.b, config.horizon)
-    return Logistic(config.mu, config.b, config.horizon)
-
-
-def build_loss(config: RunConfig, model: nn.Module) -> nn.Module:
-    """The training loss `loss(logits, target, progress)` of a method."""
-    if config.method not in METHODS:
-        raise unknown("method", config.method, METHODS)
-    return METHODS[config.method](config, model)
-
-
-def build_validation_loss(config: RunConfig) -> nn.Module:
-    """What a method minimises once smoothing and penalties are taken away."""
-    if config.method == "cross_entropy":
-        return CrossEntropy()
-    return SquaredError(config.output, config.reduction)
-
-
-def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
-    if config.optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", config.optimizer, OPTIMIZERS)
-    return OPTIMIZERS[config.optimizer](config, model)
-
-
-def learning_rate(config: RunConfig, epoch: int) -> float:
-    """The learning rate of `epoch`, counted from 1."""
-    done = (epoch - 1) / config.epochs
-    if config.schedule == "step":
-        return config.lr if done < 0.75 else config.lr / 100
-    if config.schedule == "cosine":
-        return config.lr * (1 + math.cos(math.pi * done)) / 2
-    return config.lr
-
-
-def _weight_decay(config: RunConfig) -> float:
-    return 0.0 if config.method == "adaptive_decay" else config.weight_decay
+    kind = Laplace if config.distribution == "laplace" else Logistic
+    return kind(config.mu, config.b, config.horizon)
 
 
 METHODS: dict[str, Callable[[RunConfig, nn.Module], nn.Module]] = {
@@ -128,6 +93,21 @@ METHODS: dict[str, Callable[[RunConfig, nn.Module], nn.Module]] = {
     ),
 }
 
+
+def build_loss(config: RunConfig, model: nn.Module) -> nn.Module:
+    """Return the training loss of a method, `loss(logits, target, progress)`."""
+    if config.method not in METHODS:
+        raise unknown("method", config.method, METHODS)
+    return METHODS[config.method](config, model)
+
+
+def build_validation_loss(config: RunConfig) -> nn.Module:
+    """Return the loss of a method without smoothing and penalties."""
+    if config.method == "cross_entropy":
+        return CrossEntropy()
+    return SquaredError(config.output, config.reduction)
+
+
 OPTIMIZERS: dict[str, Callable[[RunConfig, nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda c, m: torch.optim.SGD(
         m.parameters(), c.lr, momentum=c.momentum, weight_decay=_weight_decay(c)
@@ -137,3 +117,23 @@ OPTIMIZERS: dict[str, Callable[[RunConfig, nn.Module], torch.optim.Optimizer]] =
         m.parameters(), c.lr, weight_decay=_weight_decay(c)
     ),
 }
+
+
+def _weight_decay(config: RunConfig) -> float:
+    return 0.0 if config.method == "adaptive_decay" else config.weight_decay
+
+
+def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
+    if config.optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", config.optimizer, OPTIMIZERS)
+    return OPTIMIZERS[config.optimizer](config, model)
+
+
+def learning_rate(config: RunConfig, epoch: int) -> float:
+    """Return the learning rate of an epoch, counted from 1."""
+    done = (epoch - 1) / config.epochs
+    if config.schedule == "step":
+        return config.lr if done < 0.75 else config.lr / 100
+    if config.schedule == "cosine":
+        return config.lr * (1 + math.cos(math.pi * done)) / 2
+    return config.lr

@@ -1,4 +1,4 @@
-"""A run's curve: its rows, its table and its picture. Free of torch, as launchers read it too."""
+"""A run's curve as a CSV file and as a figure. Does not load torch, for launchers."""
 
 import csv
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from ressmooth.config import METRICS, Epoch
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe-Ito: safe for colour-blind eyes
+BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe-Ito, for colour-blind readers
 
 
 def write_csv(path: Path, curve: Sequence[Epoch]) -> None:
@@ -21,7 +21,7 @@ def write_csv(path: Path, curve: Sequence[Epoch]) -> None:
 
 
 def draw(curve: Sequence[Epoch], title: str) -> "Figure":
-    """Accuracy, loss and the annealed scale by epoch, one below the other."""
+    """Return a figure of accuracy, loss and scale by epoch, one below the other."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

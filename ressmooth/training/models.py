@@ -1,4 +1,4 @@
-"""The networks of the paper, He initialised, and a small one for the quick start.
+"""The networks of the paper with He initialisation, and a small one for the quick start.
 
     name                parameters (10 classes, 3 channels)
     small                24,346
@@ -6,7 +6,7 @@
     resnet56            853,018
     densenet_bc_100_12  769,162   Huang et al. 2016, growth 12, compression 0.5
 
-The counts are tested.
+Tests check these counts.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from ressmooth.errors import unknown
 
 
 def build(name: str, *, num_classes: int, in_channels: int) -> nn.Module:
-    """A freshly initialised network; seed torch before for a repeatable one."""
+    """Return a network with random weights, which torch's seed determines."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     model = MODELS[name](num_classes, in_channels)
@@ -39,7 +39,7 @@ def _conv(in_channels: int, out_channels: int, size: int, stride: int = 1) -> nn
 
 
 class _Classifier(nn.Module):
-    """Average each channel over the image, then one linear layer."""
+    """Averages each channel over the image, then applies one linear layer."""
 
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def _resnet(depth: int, num_classes: int, in_channels: int) -> nn.Module:
 
 
 class _DenseLayer(nn.Module):
-    """BN-ReLU-conv1x1-BN-ReLU-conv3x3; its output is appended to its input."""
+    """BN-ReLU-conv1x1-BN-ReLU-conv3x3. Its output is appended to its input."""
 
     def __init__(self, in_channels: int, growth: int) -> None:
         super().__init__()

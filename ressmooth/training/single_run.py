@@ -1,6 +1,6 @@
-"""One run without a database: a directory with its config, curve, picture and checkpoint.
+"""One run without a database: a directory with its config, curve, figure and checkpoint.
 
-There are no rows that know a checkpoint's SHA-256, so the file's name tells it.
+A checkpoint's SHA-256 is part of its file name, since no database records it.
 """
 
 import json
@@ -12,59 +12,35 @@ from ressmooth.config import Epoch, RunConfig, parse
 from ressmooth.errors import CheckpointError, ConfigError
 from ressmooth.paths import make_directory
 from ressmooth.training import checkpoint, metrics
-from ressmooth.training.trainer import Result, differences, train
+from ressmooth.training.checkpoint import TrainerState
+from ressmooth.training.trainer import Result, config_differences, train
 
 CONFIG, CHECKPOINT = "config.json", "checkpoint-{}.pt"
 
 
 def configure(values: Mapping[str, Any], out: Path | None, resume: bool) -> RunConfig:
-    """The run's settings; with `resume` those in `out`, which `values` must not contradict."""
-    if not resume:
-        if out is not None and _checkpoints(out):
-            raise ConfigError(
-                f"{out} holds a run already: go on with it by --resume, or choose another --out"
-            )
-        return parse(values)
+    """Return the settings of a new run, or of the run in `out` if it is resumed."""
+    if resume:
+        return _stored_config(values, out)
+    if out is not None and _checkpoints(out):
+        raise ConfigError(
+            f"{out} already holds a run: continue it with --resume, or choose another --out"
+        )
+    return parse(values)
+
+
+def _stored_config(values: Mapping[str, Any], out: Path | None) -> RunConfig:
+    """Return the settings in `out`, which `values` must not contradict."""
     if out is None:
-        raise ConfigError("--resume needs --out DIR, the directory of the run to go on with")
+        raise ConfigError("--resume needs --out DIR, the directory of the run to resume")
     try:
         stored = json.loads((out / CONFIG).read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{out} holds no run to resume: {error}") from error
     config = parse({**stored, **values})
-    differing = differences(stored, config)
-    if differing:
+    if differing := config_differences(stored, config):
         raise ConfigError(f"{out} holds another run: {'; '.join(differing)}")
     return config
-
-
-def _checkpoints(out: Path) -> list[Path]:
-    return list(out.glob(CHECKPOINT.format("*")))
-
-
-def _save(out: Path, state: checkpoint.State) -> None:
-    before = _checkpoints(out)
-    content = checkpoint.encode(state)
-    written = out / CHECKPOINT.format(checkpoint.sha256(content))
-    checkpoint.write(written, content)
-    for path in before:
-        if path != written:
-            path.unlink()
-
-
-def _load(out: Path) -> checkpoint.State:
-    """The newest state; there are two if the last run was killed between write and unlink."""
-    states, damaged = [], None
-    for path in _checkpoints(out):
-        try:
-            states.append(checkpoint.load(path, path.stem.removeprefix("checkpoint-")))
-        except CheckpointError as error:
-            damaged = error
-    if states:
-        return max(states, key=lambda state: len(state["curve"]))
-    raise damaged or ConfigError(
-        f"{out} holds no checkpoint to resume from; train anew without --resume"
-    )
 
 
 def run(
@@ -76,7 +52,7 @@ def run(
     started: Callable[[int, int | None], None],
     report: Callable[[Epoch], None],
 ) -> Result:
-    """Train; `started(epochs done, threads before)` is called once, `report` after each epoch."""
+    """Train a run. Call `started(epochs done, threads before)` once, `report` after each epoch."""
     state = _load(out) if out and resume else None
     if out is not None:
         make_directory(out)
@@ -84,15 +60,45 @@ def run(
     curve = [Epoch(**row) for row in state["curve"]] if state else []
     started(len(curve), state["threads"] if state else None)
 
-    def keep(epoch: Epoch, state: Callable[[], checkpoint.State]) -> None:
+    def record(epoch: Epoch, get_state: Callable[[], TrainerState]) -> None:
         curve.append(epoch)
         if out is not None:
-            _save(out, state())
+            _save(out, get_state())
             metrics.write_csv(out / "curves.csv", curve)
         report(epoch)
 
-    result = train(config, keep, data=data, state=state)
+    result = train(config, record, data=data, state=state)
     if out is not None and curve:
         title = f"{config.method} · {config.model} · {config.dataset} · seed {config.seed}"
         metrics.draw(curve, title).savefig(out / "curves.png", dpi=150)
     return result
+
+
+def _checkpoints(out: Path) -> list[Path]:
+    return list(out.glob(CHECKPOINT.format("*")))
+
+
+def _save(out: Path, state: TrainerState) -> None:
+    """Write a checkpoint, then remove the previous one."""
+    before = _checkpoints(out)
+    content = checkpoint.encode(state)
+    written = out / CHECKPOINT.format(checkpoint.sha256(content))
+    checkpoint.write(written, content)
+    for path in before:
+        if path != written:
+            path.unlink()
+
+
+def _load(out: Path) -> TrainerState:
+    """Return the newest state. There are two if `_save` was killed before it removed one."""
+    states, damaged = [], None
+    for path in _checkpoints(out):
+        try:
+            states.append(checkpoint.load(path, path.stem.removeprefix("checkpoint-")))
+        except CheckpointError as error:
+            damaged = error
+    if states:
+        return max(states, key=lambda state: len(state["curve"]))
+    raise damaged or ConfigError(
+        f"{out} holds no checkpoint to resume from; train without --resume"
+    )

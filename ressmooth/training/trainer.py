@@ -1,8 +1,8 @@
 """Train one network with one configuration and one seed.
 
-Nothing leaves `train` but through `report`, which is called after every epoch and may raise to
-stop. A state saved there continues bit for bit on a CPU with the same number of threads: batches
-and augmentation are drawn from (seed, epoch), so no generator has to be kept.
+`train` communicates only through `report`, which it calls after every epoch and which may raise to
+stop. A state saved there resumes bit for bit on a CPU with the same number of threads: batches and
+augmentation are drawn from (seed, epoch), so there is no generator to save.
 """
 
 import math
@@ -20,21 +20,22 @@ from ressmooth.config import Epoch, RunConfig
 from ressmooth.errors import CheckpointError, ConfigError
 from ressmooth.smoothing import SmoothingLoss
 from ressmooth.training import losses, models
-from ressmooth.training.checkpoint import State
-from ressmooth.training.data import Batches, Images, Normaliser, load, split, stream
+from ressmooth.training.checkpoint import TrainerState
+from ressmooth.training.data import Batches, Dataset, Images, Normaliser, load, split, stream
 
 EVALUATION_BATCH = 1000
+MACHINE = {"device", "threads"}  # may change on resuming, though the bits may then differ
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run is judged by: best accuracy, and the average over the last tenth of epochs."""
+    """A run's curve and its accuracies in %, which are None unless the run is complete."""
 
     curve: tuple[Epoch, ...]
     diverged_at: int | None  # the epoch whose loss was nan or inf
-    max_acc: float | None  # None for a diverged run
-    mean_acc: float | None
-    test_acc: float | None  # at the end; under selection = "holdout" the only look at the test set
+    max_acc: float | None
+    mean_acc: float | None  # over the last tenth of the epochs
+    test_acc: float | None  # after the last epoch
     threads: int
     device: str
 
@@ -43,11 +44,13 @@ class Result:
         return "completed" if self.diverged_at is None else f"diverged at epoch {self.diverged_at}"
 
 
-Report = Callable[[Epoch, Callable[[], State]], None]
+Report = Callable[[Epoch, Callable[[], TrainerState]], None]
 
 
-def train(config: RunConfig, report: Report, *, data: Path, state: State | None = None) -> Result:
-    """Train to the end, or from `state` on; `report(epoch, state)` hears of every epoch."""
+def train(
+    config: RunConfig, report: Report, *, data: Path, state: TrainerState | None = None
+) -> Result:
+    """Train a run, from `state` if given. Call `report(epoch, get_state)` after each epoch."""
     trainer = Trainer(config, data)
     if state is not None:
         trainer.restore(state)
@@ -63,25 +66,8 @@ class Trainer:
         if config.threads:
             torch.set_num_threads(config.threads)
         dataset = load(config.dataset, data)
-        splits = split(
-            dataset, fraction=config.fraction, selection=config.selection, seed=config.seed
-        )
-        self.train_images = splits.train.to(self.device)
-        self.validation = splits.validation.to(self.device)
-        self.test = splits.test
-        self.normalise = Normaliser(self.train_images)
-        self.batches = Batches(
-            self.train_images, self.normalise, config.batch_size, config.augmentation, config.seed
-        )
-        torch.manual_seed(stream(config.seed, "weights").initial_seed())
-        model = models.build(
-            config.model,
-            num_classes=dataset.num_classes,
-            in_channels=splits.train.pixels.shape[-1],
-        )
-        self.layout = torch.channels_last if config.channels_last else torch.contiguous_format
-        self.model = model.to(self.device).to(memory_format=self.layout)
-        self.forward = torch.compile(self.model) if config.compile else self.model
+        self._split(dataset)
+        self._build_model(dataset)
         self.loss = losses.build_loss(config, self.model)
         self.validation_loss = losses.build_validation_loss(config)
         self.annealing = losses.annealing(config) if config.method == "smoothing" else None
@@ -90,8 +76,32 @@ class Trainer:
         self.best_weights: dict[str, Tensor] = {}
         self.diverged_at: int | None = None
 
+    def _split(self, dataset: Dataset) -> None:
+        config = self.config
+        splits = split(
+            dataset, fraction=config.fraction, selection=config.selection, seed=config.seed
+        )
+        train = splits.train.to(self.device)
+        self.validation = splits.validation.to(self.device)
+        self.test = splits.test
+        self.normalise = Normaliser(train)
+        self.batches = Batches(
+            train, self.normalise, config.batch_size, config.augmentation, config.seed
+        )
+
+    def _build_model(self, dataset: Dataset) -> None:
+        torch.manual_seed(stream(self.config.seed, "weights").initial_seed())
+        model = models.build(
+            self.config.model,
+            num_classes=dataset.num_classes,
+            in_channels=dataset.train.pixels.shape[-1],
+        )
+        self.layout = torch.channels_last if self.config.channels_last else torch.contiguous_format
+        self.model = model.to(self.device).to(memory_format=self.layout)
+        self.forward = torch.compile(self.model) if self.config.compile else self.model
+
     def train_epoch(self) -> Epoch | None:
-        """The next epoch of the run; None when it is finished or has diverged."""
+        """Train and return the next epoch, or None if the run is finished or has diverged."""
         number = len(self.curve) + 1
         if self.diverged_at is not None or number > self.config.epochs:
             return None
@@ -108,36 +118,28 @@ class Trainer:
         if not all(math.isfinite(value) for value in measured if value is not None):
             self.diverged_at = number
             return None
-        best = max((e.val_acc for e in self.curve if e.val_acc is not None), default=-1.0)
-        if val_acc is not None and val_acc > best:
+        if val_acc is not None and val_acc > max(self._accuracies(), default=-1.0):
             self.best_weights = {k: v.clone() for k, v in self.model.state_dict().items()}
         seconds = time.perf_counter() - started
-        epoch = Epoch(
-            number, train_loss, train_acc, val_loss, val_acc, lr, scale, diffusivity, seconds
-        )
-        self.curve.append(epoch)
-        return epoch
+        self.curve.append(Epoch(number, *measured, lr, scale, diffusivity, seconds))
+        return self.curve[-1]
 
     def _train(self, number: int) -> tuple[float, float, float, float]:
-        """One pass: mean loss, accuracy in %, mean diffusivity, mean scale."""
+        """Train on all batches. Return mean loss, accuracy in %, mean diffusivity, mean scale."""
         self.model.train()
         steps = len(self.batches)
         total = steps * self.config.epochs
-        done = steps * (number - 1)
+        progress = [(steps * (number - 1) + step) / total for step in range(steps)]
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, correct, kappa
-        for step, (images, labels) in enumerate(self.batches.epoch(number)):
-            logits, loss = self._step(images, labels, (done + step) / total)
-            # sums stay on the device: reading them would wait for it at every step
+        for now, (images, labels) in zip(progress, self.batches.epoch(number), strict=True):
+            logits, loss = self._step(images, labels, now)
+            # sums stay on the device, because reading them would wait for it at every step
             sums[0] += loss
             sums[1] += (logits.argmax(-1) == labels).sum()
             if isinstance(self.loss, SmoothingLoss) and self.loss.diffusivity is not None:
                 sums[2] += self.loss.diffusivity.mean()
         loss_sum, correct, kappa = sums.tolist()
-        scale = (
-            fmean(self.annealing((done + step) / total) for step in range(steps))
-            if self.annealing
-            else 0.0
-        )
+        scale = fmean(map(self.annealing, progress)) if self.annealing else 0.0
         samples = steps * self.batches.batch_size
         return loss_sum / steps, 100 * correct / samples, kappa / steps, scale
 
@@ -153,7 +155,7 @@ class Trainer:
 
     @torch.inference_mode()
     def _evaluate(self, images: Images) -> tuple[float, float]:
-        """Mean loss, accuracy in %."""
+        """Return the mean loss, and the accuracy in %."""
         self.model.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for start in range(0, len(images), EVALUATION_BATCH):
@@ -170,8 +172,11 @@ class Trainer:
         enabled = self.config.precision == "bf16"
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
 
-    def state(self) -> State:
-        """All that is needed to go on after this epoch."""
+    def _accuracies(self) -> list[float]:
+        return [epoch.val_acc for epoch in self.curve if epoch.val_acc is not None]
+
+    def state(self) -> TrainerState:
+        """Return everything that `restore` needs to resume after the last epoch."""
         return {
             "config": self.config.model_dump(),
             "threads": torch.get_num_threads(),
@@ -181,12 +186,13 @@ class Trainer:
             "curve": [asdict(epoch) for epoch in self.curve],
         }
 
-    def restore(self, state: State) -> None:
-        """Go on from a state of this very configuration."""
+    def restore(self, state: TrainerState) -> None:
+        """Resume from a state of the same configuration."""
         try:
-            differing = differences(state["config"], self.config)
-            if differing:
-                raise CheckpointError(f"The checkpoint is of another run: {'; '.join(differing)}.")
+            if differing := config_differences(state["config"], self.config):
+                raise CheckpointError(
+                    f"The checkpoint belongs to another run: {'; '.join(differing)}."
+                )
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.best_weights = {k: v.to(self.device) for k, v in state["best_weights"].items()}
@@ -196,33 +202,31 @@ class Trainer:
             raise CheckpointError(f"The checkpoint does not fit this run: {reason}") from error
 
     def result(self) -> Result:
-        accuracies = [e.val_acc for e in self.curve if e.val_acc is not None]
-        finished = self.diverged_at is None and len(self.curve) == self.config.epochs
+        accuracies = self._accuracies()
+        is_complete = self.diverged_at is None and len(self.curve) == self.config.epochs
         test_acc = None
-        if finished:
-            paper = self.config.selection == "paper"  # the last evaluation was the test set's
-            test_acc = accuracies[-1] if paper else self._evaluate(self.test.to(self.device))[1]
+        if is_complete and self.config.selection == "paper":
+            test_acc = accuracies[-1]  # validation used the test set
+        elif is_complete:
+            test_acc = self._evaluate(self.test.to(self.device))[1]
         return Result(
             curve=tuple(self.curve),
             diverged_at=self.diverged_at,
-            max_acc=max(accuracies) if finished else None,
-            mean_acc=fmean(accuracies[-self.config.window :]) if finished else None,
+            max_acc=max(accuracies) if is_complete else None,
+            mean_acc=fmean(accuracies[-self.config.window :]) if is_complete else None,
             test_acc=test_acc,
             threads=torch.get_num_threads(),
             device=str(self.device),
         )
 
 
-MACHINE = {"device", "threads"}  # a run may go on elsewhere; it is then not bit for bit the same
-
-
-def differences(stored: dict[str, Any], config: RunConfig) -> list[str]:
-    """What a stored configuration says otherwise, apart from the machine."""
-    given = config.model_dump()
+def config_differences(stored: dict[str, Any], config: RunConfig) -> list[str]:
+    """Return how a stored configuration differs from `config`, apart from the machine."""
+    now = config.model_dump()
     return [
-        f"{key} is {stored.get(key)!r}, not {given.get(key)!r}"
-        for key in sorted((stored.keys() | given.keys()) - MACHINE)
-        if stored.get(key) != given.get(key)
+        f"{key} is {stored.get(key)!r}, not {now.get(key)!r}"
+        for key in sorted((stored.keys() | now.keys()) - MACHINE)
+        if stored.get(key) != now.get(key)
     ]
 
 

@@ -49,7 +49,7 @@ def test_a_disk_that_fills_up_under_checkpoints(small_disk, study, calm, tmp_pat
     ballast = fill(small_disk)
     said = launcher.communicate(timeout=60)[1]
     assert launcher.returncode == 6, said
-    assert "No space left on device" in said and "What was there before is untouched" in said
+    assert "No space left on device" in said and "The previous file is unchanged" in said
     assert "Traceback" not in said
     newest = {uid: (epoch, digest) for uid, epoch, digest in query(tmp_path, CHECKPOINTS)}
     for uid, (epoch, digest) in newest.items():
@@ -71,7 +71,7 @@ def test_a_disk_that_fills_up_under_the_database(small_disk, study, calm, tmp_pa
     ballast = fill(small_disk)
     said = launcher.communicate(timeout=120)[1]
     assert launcher.returncode == 6, said
-    assert "database or disk is full" in said and "What was recorded is kept" in said
+    assert "database or disk is full" in said and "Recorded results are kept" in said
     assert "Traceback" not in said
     ballast.unlink()
     assert query(small_disk, "PRAGMA quick_check") == [("ok",)]
