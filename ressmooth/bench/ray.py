@@ -13,7 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from ressmooth.bench.study import ENVIRONMENT, METRICS, SPACE, epoch_fields, new_planner
+from ressmooth.bench.study import ENVIRONMENT, METRICS, SPACE, made_up_epoch, new_planner
 from ressmooth.bench.timing import Bench
 from ressmooth.config import Epoch
 from ressmooth.engines import Decision
@@ -95,8 +95,9 @@ class Idle(Worker):
 
 def _idle(store: Store, run_id: int) -> Generator[tuple[Epoch, float], Decision, State]:
     attempt = store.claim(run_id, ENVIRONMENT)
-    store.record_epoch(attempt, epoch_fields(1), None)
-    yield Epoch(**epoch_fields(1)), 50.0
+    epoch = made_up_epoch(1)
+    store.record_epoch(attempt, epoch, None)
+    yield epoch, 50.0
     store.finish_run(attempt, State.COMPLETE, max_acc=50.0, mean_acc=50.0)
     return State.COMPLETE
 

@@ -17,6 +17,7 @@ import optuna
 from sqlalchemy import create_engine, text
 
 from ressmooth.bench.timing import Bench, Row
+from ressmooth.config import Epoch
 from ressmooth.report.compare import Comparison, compare_studies
 from ressmooth.search.planner import Planner
 from ressmooth.spec import StudySpec, read_stored
@@ -43,7 +44,7 @@ def overhead(bench: Bench, directory: Path) -> None:
         run = planner.next()
         assert run is not None
         attempt = store.claim(run.id, ENVIRONMENT)
-        store.record_epoch(attempt, epoch_fields(1), None)
+        store.record_epoch(attempt, made_up_epoch(1), None)
         store.finish_run(attempt, State.COMPLETE, max_acc=90.0, mean_acc=90.0)
         planner.run_ended(run)
 
@@ -77,7 +78,7 @@ def storing(bench: Bench, directory: Path) -> None:
         assert run is not None
         attempt = store.claim(run.id, ENVIRONMENT)
         for number in range(1, epochs + 1):
-            store.record_epoch(attempt, epoch_fields(number), None)
+            store.record_epoch(attempt, made_up_epoch(number), None)
 
     client = Mirror(f"sqlite:///{directory}/mlflow.db", directory).client
     experiment = client.create_experiment("bench", artifact_location=f"file://{directory}/a")
@@ -158,8 +159,8 @@ def new_planner(
     return Planner(store, store.open_study(spec), spec)
 
 
-def epoch_fields(number: int) -> dict[str, Any]:
-    return {"epoch": number, "seconds": 1.0, **dict.fromkeys(METRICS, 0.5)}
+def made_up_epoch(number: int) -> Epoch:
+    return Epoch(epoch=number, seconds=1.0, **dict.fromkeys(METRICS, 0.5))
 
 
 SEEDS = 5

@@ -9,17 +9,16 @@ import platform
 import subprocess
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as safetensors
+from safetensors.torch import save as encode_weights
 
 from ressmooth import paths
-from ressmooth.config import Epoch, RunConfig, parse
+from ressmooth.config import METRICS, Epoch, RunConfig, parse
 from ressmooth.engines import Decision
 from ressmooth.errors import (
     CheckpointError,
@@ -32,11 +31,10 @@ from ressmooth.errors import (
 )
 from ressmooth.store import Attempt, State, Store
 from ressmooth.training import checkpoint
-from ressmooth.training.trainer import Result, Trainer
+from ressmooth.training.trainer import Trainer
 
 DRIVER = Path("/proc/driver/nvidia")
 MAX_ERROR = 8_000  # characters of an error that are kept
-NOT_COMPARED = ("seconds", "recorded_at", "checkpoint_sha256")  # differ in any two trainings
 
 Recorded = tuple[Epoch, float]  # an epoch, and the best accuracy so far
 Report = Callable[[Epoch, float], Decision]
@@ -75,7 +73,7 @@ def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Decisio
             store.finish_run(attempt, State.PRUNED, max_acc=best, seconds=_seconds(trainer))
             paths.remove_checkpoints(directory)
             return State.PRUNED
-        return _finish(store, attempt, trainer.result(), trainer, directory)
+        return _finish(store, attempt, trainer, directory)
     except (StaleAttempt, StoreUnreachable, StoreCorrupt, StorageError):
         raise  # not the run's fault: it can be resumed
     except torch.AcceleratorError:
@@ -121,14 +119,13 @@ def _record(
     store: Store, attempt: Attempt, trainer: Trainer, epoch: Epoch, directory: Path
 ) -> None:
     sha256 = checkpoint.save(paths.checkpoint(directory, epoch.epoch), trainer.state())
-    store.record_epoch(attempt, asdict(epoch), sha256)
+    store.record_epoch(attempt, epoch, sha256)
     # two are kept: if the newest turns out damaged, one epoch is lost
     paths.checkpoint(directory, epoch.epoch - 2).unlink(missing_ok=True)
 
 
-def _finish(
-    store: Store, attempt: Attempt, result: Result, trainer: Trainer, directory: Path
-) -> State:
+def _finish(store: Store, attempt: Attempt, trainer: Trainer, directory: Path) -> State:
+    result = trainer.result()
     if result.diverged_at is not None:
         store.finish_run(attempt, State.FAILED, error=result.outcome, seconds=_seconds(trainer))
         return State.FAILED
@@ -148,7 +145,7 @@ def _finish(
 
 def best_weights(trainer: Trainer) -> bytes:
     """Return the weights of the best epoch as a safetensors file."""
-    return safetensors({name: w.contiguous() for name, w in trainer.best_weights.items()})
+    return encode_weights({name: w.contiguous() for name, w in trainer.best_weights.items()})
 
 
 def _seconds(trainer: Trainer) -> float:
@@ -177,7 +174,7 @@ def check_gpu() -> None:
 
 
 def environment(config: RunConfig) -> dict[str, Any]:
-    """Return where and with which versions a run is trained."""
+    """Return the machine and the versions that a run is trained with."""
     cuda = config.device != "cpu" and torch.cuda.is_available()
     return {
         "host": platform.node(),
@@ -213,14 +210,13 @@ def rerun(store: Store, run_id: int, home: Path) -> list[str]:
     trainer = Trainer(parse(run.config), home / "data")
     while trainer.train_epoch() is not None:
         pass
-    differing = []
-    stored = [asdict(epoch) for epoch in store.curve(run_id)]
-    for before, after in zip(stored, map(asdict, trainer.curve), strict=False):
-        differing += [
-            f"epoch {before['epoch']}: {key} was {before[key]}, is {after.get(key)}"
-            for key in before
-            if key not in NOT_COMPARED and before[key] != after.get(key)
-        ]
+    stored = store.curve(run_id)
+    differing = [
+        f"epoch {before.epoch}: {name} was {getattr(before, name)}, is {getattr(after, name)}"
+        for before, after in zip(stored, trainer.curve, strict=False)
+        for name in METRICS
+        if name != "seconds" and getattr(before, name) != getattr(after, name)
+    ]
     if len(stored) != len(trainer.curve):
         differing.append(f"{len(stored)} epochs before, {len(trainer.curve)} now")
     if checkpoint.sha256(best_weights(trainer)) != run.weights_sha256:

@@ -63,7 +63,7 @@ class Store(Studies, Runs, Queries, Leases, OutboxQueue):
 
 
 def open_store(url: str, create: bool = True) -> Store:
-    """Open a store. With `create`, create it first if the database has no tables."""
+    """Open a store. With `create`, create its tables first if the database has none."""
     if create:
         database = Database(url)
         try:

@@ -1,6 +1,8 @@
-"""Reaching the database: addresses, connections, transactions that outlive an outage, schema.
+"""Connect to the database, and run transactions that are retried after an outage.
 
-SQLite is a file under the home directory, PostgreSQL an address in RESSMOOTH_DATABASE_URL."""
+The database is a SQLite file under the home directory, or a PostgreSQL server whose URL is in
+RESSMOOTH_DATABASE_URL.
+"""
 
 import json
 import logging
@@ -27,47 +29,45 @@ from ressmooth.errors import (
 )
 from ressmooth.store.migrations import HEAD, VERSION_TABLE
 
-T = TypeVar("T")
-log = logging.getLogger(__name__)
 BUSY_TIMEOUT = 60.0  # seconds that SQLite itself waits for a lock
-PATIENCE = 300.0  # seconds that a transaction is tried again
-OPENING_PATIENCE = 5.0  # the same for the first one: a wrong address should be told soon
+RETRY_FOR = 300.0  # seconds for which a transaction is retried
+RETRY_OPENING_FOR = 5.0  # seconds for the first one, so that a wrong URL is reported soon
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0  # seconds between two tries
-
-
 WAL_IS_SAFE = (3, 51, 3)  # before, WAL could corrupt: https://sqlite.org/wal.html#walresetbug
-# What a server that died without a word may take to be noticed: 30 + 3 x 10 s.
 POSTGRESQL: dict[str, Any] = {
     "application_name": "ressmooth",
-    "client_encoding": "utf8",  # of a database without one, psycopg would return bytes
+    "client_encoding": "utf8",  # psycopg returns bytes if the database has no encoding
     "connect_timeout": 10,
+    # A server that vanished is noticed after 30 + 3 x 10 seconds.
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
 }
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
 
 def default_url(home: Path) -> str:
-    """RESSMOOTH_DATABASE_URL, or a SQLite file in the home directory."""
+    """Return RESSMOOTH_DATABASE_URL, or the URL of a SQLite file in the home directory."""
     url = os.environ.get("RESSMOOTH_DATABASE_URL") or f"sqlite:///{home.absolute()}/results.db"
-    return re.sub(r"^sqlite:///(?![/:])", f"sqlite:///{Path.cwd()}/", url)  # for workers elsewhere
+    # Absolute, because a worker may have another working directory.
+    return re.sub(r"^sqlite:///(?![/:])", f"sqlite:///{Path.cwd()}/", url)
 
 
 def safe_url(url: str) -> str:
-    """The address without its password."""
+    """Return the URL without its password."""
     url = re.sub(r"(?<=://)([^:/@]*):.+@", r"\1:***@", url)
     return re.sub(r"(password=)[^&]*", r"\1***", url)
 
 
-def parse(url: str) -> URL:
-    """A URL that can be opened here, or a ConfigError."""
+def parse_url(url: str) -> URL:
+    """Return the URL of a supported database, or raise a ConfigError."""
     allowed = "allowed: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise ConfigError(
-            f"{safe_url(url)!r} is not the address of a database; {allowed}"
-        ) from None
+        raise ConfigError(f"{safe_url(url)!r} is not a database URL; {allowed}") from None
     if "@" in (parsed.host or ""):
         raise ConfigError(f"{safe_url(url)!r}: write @ in a password as %40")
     match parsed.get_backend_name():
@@ -75,16 +75,16 @@ def parse(url: str) -> URL:
             return parsed.set(drivername="postgresql+psycopg")
         case "sqlite" if parsed.database not in (None, "", ":memory:") and not parsed.query:
             return parsed
-    raise ConfigError(f"{safe_url(url)!r} cannot hold results; {allowed}")
+    raise ConfigError(f"{safe_url(url)!r} is not a supported database; {allowed}")
 
 
 class Database:
-    """Connections to one database and the transactions over them."""
+    """The connections to one database, and its transactions."""
 
     def __init__(self, url: str, *, create: bool = False, foreign_keys: bool = True) -> None:
-        parsed = parse(url)
+        parsed = parse_url(url)
         self.name = safe_url(url)
-        self.path: Path | None = None  # of SQLite's file
+        self.path: Path | None = None  # the file, if it is SQLite
         options: dict[str, Any]
         if parsed.get_backend_name() == "sqlite":
             self.path = Path(str(parsed.database)).absolute()
@@ -102,18 +102,18 @@ class Database:
         if self.path:
             event.listen(self.engine, "begin", _begin)
             self.reader: Engine = self.engine.execution_options(begin="BEGIN")
-        else:  # all queries of a reading see one state, as they do in SQLite
+        else:  # all queries of a transaction see one state, as they do in SQLite
             self.reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
 
     def transact(
         self, work: Callable[[Connection], T], *, reads: bool = False, opening: bool = False
     ) -> T:
-        """Do `work` in a transaction of its own; all of it again if the database went away.
+        """Do `work` in a transaction. Retry all of it if the database is unreachable.
 
-        An acknowledgement may get lost after the commit, so `work` must bear being done twice.
+        The acknowledgement of a commit can be lost, so `work` must be idempotent.
         """
         engine = self.reader if reads else self.engine
-        deadline = time.monotonic() + (OPENING_PATIENCE if opening else PATIENCE)
+        deadline = time.monotonic() + (RETRY_OPENING_FOR if opening else RETRY_FOR)
         pauses = _pauses()
         while True:
             try:
@@ -123,18 +123,18 @@ class Database:
                 failure = self._diagnose(error)
                 if failure is None:
                     raise
-                left = deadline - time.monotonic()
-                if left <= 0 or not isinstance(failure, StoreUnreachable):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not isinstance(failure, StoreUnreachable):
                     raise failure from error
-                pause = min(next(pauses), left)
-                log.warning("%s Trying again in %.1f s.", failure, pause)
+                pause = min(next(pauses), remaining)
+                log.warning("%s Retrying in %.1f s.", failure, pause)
                 time.sleep(pause)
 
     def close(self) -> None:
         self.engine.dispose()
 
     def is_new(self) -> bool:
-        """True for no file, an empty one or no tables of ours."""
+        """Tell whether the file is missing or empty, or has no tables of ressmooth."""
         if self.path and (not self.path.exists() or self.path.stat().st_size == 0):
             return True
         return self._revision() is None
@@ -143,10 +143,12 @@ class Database:
         return self.transact(read_revision, reads=True, opening=True)
 
     def check(self) -> None:
-        """Refuse a database that this program cannot work with as it is."""
+        """Raise an error if this program cannot use the database as it is."""
         if self.path and not self.path.exists():
-            raise StoreUnreachable(f"There is no database {self.path}; launching a study makes it.")
-        if self.path and self.path.stat().st_size == 0:  # SQLite would take it for a new one
+            raise StoreUnreachable(
+                f"There is no database {self.path}; launch a study to create it."
+            )
+        if self.path and self.path.stat().st_size == 0:  # SQLite treats it as a new one
             raise damaged(self.name, "it is empty")
         revision = self._revision()
         if revision is None:
@@ -156,9 +158,9 @@ class Database:
                 f"{self.name} has the older schema {revision}, this program needs {HEAD}; "
                 "upgrade it: ressmooth db upgrade"
             )
-        self.refuse_newer(revision)
+        self.check_not_newer(revision)
 
-    def refuse_newer(self, revision: str) -> None:
+    def check_not_newer(self, revision: str) -> None:
         if revision > HEAD:
             raise SchemaError(
                 f"{self.name} has schema {revision}, which is newer than this program's ({HEAD}); "
@@ -166,31 +168,32 @@ class Database:
             )
 
     def _diagnose(self, error: DBAPIError) -> RessmoothError | None:
-        """What the driver's error means for the user; None if it is our mistake."""
+        """Return the driver's error as one for the user, or None for a bug of ours."""
         cause = error.orig
         reason = str(cause).strip().partition("\n")[0]
         if self.path and self.path.is_dir():
             return damaged(self.name, "it is a directory")
-        kind = _sqlite(cause) if isinstance(cause, sqlite3.Error) else _postgresql(error)
+        kind = _sqlite_kind(cause) if isinstance(cause, sqlite3.Error) else _postgresql_kind(cause)
         if kind is StoreUnreachable:
             return StoreUnreachable(f"The database {self.name} does not answer ({reason}).")
         if kind is StoreCorrupt:
             return damaged(self.name, reason)
         if kind is StorageError:
             return StorageError(
-                f"Cannot write to the database {self.name} ({reason}). What was recorded is kept."
+                f"Cannot write to the database {self.name} ({reason}). Recorded results are kept."
             )
         return None
 
 
 def damaged(name: str, reason: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"{name} is damaged or no database of ressmooth ({reason}). It was left as it is; "
+        f"{name} is damaged or not a database of ressmooth ({reason}). It was not changed; "
         "restore a backup or move it away."
     )
 
 
 def read_revision(connection: Connection) -> str | None:
+    """Return the revision of the schema, or None if there are no tables of ressmooth."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     revision: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
@@ -198,12 +201,12 @@ def read_revision(connection: Connection) -> str | None:
 
 
 def _connect(path: Path, *, create: bool, foreign_keys: bool) -> sqlite3.Connection:
-    # Without mode=rw a file that was moved away would come back empty.
+    # Without mode=rw, SQLite would replace a file that was moved away with an empty one.
     connection = sqlite3.connect(
         f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}",
         uri=True,
         timeout=BUSY_TIMEOUT,
-        isolation_level=None,  # transactions are begun by _begin
+        isolation_level=None,  # _begin begins transactions
         check_same_thread=False,  # the pool gives a connection to one thread at a time
     )
     wal = sqlite3.sqlite_version_info >= WAL_IS_SAFE
@@ -218,7 +221,7 @@ def _connect(path: Path, *, create: bool, foreign_keys: bool) -> sqlite3.Connect
 
 
 def _begin(connection: Connection) -> None:
-    """Take the write lock at once: a reader that turns writer can meet another and both fail."""
+    """Take the write lock at once. If two readers became writers, SQLite would fail one."""
     options = connection.get_execution_options()
     connection.exec_driver_sql(options.get("begin", "BEGIN IMMEDIATE"))
 
@@ -230,8 +233,8 @@ def _pauses() -> Iterator[float]:
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _sqlite(cause: sqlite3.Error) -> type[RessmoothError] | None:
-    match getattr(cause, "sqlite_errorcode", 0) & 0xFF:  # the upper bits tell variants apart
+def _sqlite_kind(cause: sqlite3.Error) -> type[RessmoothError] | None:
+    match getattr(cause, "sqlite_errorcode", 0) & 0xFF:  # without the extended code
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
             return StoreUnreachable
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
@@ -246,20 +249,20 @@ def _sqlite(cause: sqlite3.Error) -> type[RessmoothError] | None:
     return None
 
 
-def _postgresql(error: DBAPIError) -> type[RessmoothError] | None:
-    """By SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
-    match getattr(error.orig, "sqlstate", None):
+def _postgresql_kind(cause: BaseException | None) -> type[RessmoothError] | None:
+    # SQLSTATE codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
+    match getattr(cause, "sqlstate", None):
         case "53100" | "58030" | "42501":  # disk full, I/O error, no permission
             return StorageError
         case "XX001" | "XX002":  # damaged table, damaged index
             return StoreCorrupt
-        case None:  # the connection broke or never was
+        case None:  # there is no connection
             import psycopg
 
-            lost = isinstance(error.orig, psycopg.OperationalError | psycopg.InterfaceError)
+            lost = isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
             return StoreUnreachable if lost else None
         case str(code) if code[:2] in ("08", "40", "53", "57") or code == "25006":
-            # connection, deadlock, resources, shutting down or starting; a standby taking over
+            # connection lost, deadlock, too many connections, shutdown; a read-only standby
             return StoreUnreachable
     return None
 
@@ -270,17 +273,17 @@ class HasDatabase(Protocol):
 
 S = TypeVar("S", bound=HasDatabase)
 P = ParamSpec("P")
-
-
 Method = Callable[Concatenate[S, Connection, P], T]
 Call = Callable[Concatenate[S, P], T]  # the same without the connection
 
 
 def reading(method: Method[S, P, T]) -> Call[S, P, T]:
+    """Decorate a method that reads: each call is one transaction and gets its connection."""
     return _transaction(method, reads=True)
 
 
 def writing(method: Method[S, P, T]) -> Call[S, P, T]:
+    """Decorate a method that writes: each call is one transaction and gets its connection."""
     return _transaction(method, reads=False)
 
 

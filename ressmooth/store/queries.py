@@ -1,4 +1,4 @@
-"""Trials with their runs, the best of them, and the paper's figures: what comparisons read."""
+"""Read trials with their runs, the best trial of each arm, and the published figures."""
 
 import json
 from collections import defaultdict
@@ -16,17 +16,23 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.engine import RowMapping
 
-from ressmooth.store import tables
 from ressmooth.store.database import Database, reading
-from ressmooth.store.lease import holder_of
-from ressmooth.store.rows import Problem, PublishedFigure, RunRow, State, StudyRow, TrialRow, Winner
-from ressmooth.store.tables import Run, Trial
+from ressmooth.store.rows import Problem, PublishedFigure, RunRow, State, TrialRow, Winner
+from ressmooth.store.tables import Baseline, Run, Trial
 
 Query = Select[Any]
 
-SEARCHED = (
+
+def _trial_queries(predicate: ColumnElement[bool]) -> tuple[Query, Query]:
+    """Return one query for some trials, and one for their runs."""
+    trials = select(Trial).where(predicate).order_by(Trial.id)
+    runs = select(Run).join(Trial, Run.trial_id == Trial.id).where(predicate).order_by(Run.seed)
+    return trials, runs
+
+
+# Statements are built once, because SQLAlchemy takes longer to build one than to run it.
+SELECTABLE = (  # confirmations are never selected
     (Trial.study_id == bindparam("of_study"))
     & (Trial.state == State.COMPLETE)
     & Trial.confirms.is_(None)
@@ -39,7 +45,7 @@ ARMS = (
         func.count().label("tried"),
         func.min(Trial.id).label("first"),
     )
-    .where(SEARCHED)
+    .where(SELECTABLE)
     .group_by(Trial.arm, Trial.condition)
     .subquery()
 )
@@ -51,29 +57,23 @@ WINNERS = (
         & (Trial.condition == ARMS.c.condition)
         & (Trial.value == ARMS.c.best),
     )
-    .where(SEARCHED)
+    .where(SELECTABLE)
     .group_by(Trial.arm, Trial.condition, ARMS.c.tried, ARMS.c.first)
     .order_by(ARMS.c.first)
 )
-
-
-def _queries(where: ColumnElement[bool]) -> tuple[Query, Query]:
-    """For the runs of some trials, and for the trials."""
-    of_runs = select(Run).join(Trial, Run.trial_id == Trial.id).where(where).order_by(Run.seed)
-    return of_runs, select(Trial).where(where).order_by(Trial.id)
-
-
 CHOSEN: BindParameter[Any] = bindparam("chosen", expanding=True)
-WITH_CONFIRMATIONS = _queries(Trial.id.in_(CHOSEN) | Trial.confirms.in_(CHOSEN))
-PROBLEM = tuple_(tables.Baseline.dataset, tables.Baseline.model, tables.Baseline.fraction)
+WITH_CONFIRMATIONS = _trial_queries(Trial.id.in_(CHOSEN) | Trial.confirms.in_(CHOSEN))
+PROBLEM = tuple_(Baseline.dataset, Baseline.model, Baseline.fraction)
 PUBLISHED = (
-    select(*(tables.Baseline.__table__.columns[field.name] for field in fields(PublishedFigure)))
+    select(*(Baseline.__table__.columns[field.name] for field in fields(PublishedFigure)))
     .where(PROBLEM.in_(bindparam("problems", expanding=True)))
-    .order_by(tables.Baseline.id)
+    .order_by(Baseline.id)
 )
 
 
 class Queries:
+    """The part of the Store that planners and comparisons read."""
+
     database: Database
 
     @reading
@@ -86,39 +86,35 @@ class Queries:
 
     @reading
     def winners(self, connection: Connection, study_id: int) -> list[Winner]:
-        """Per arm and condition its best complete trial, oldest arms first; reads no epoch."""
+        """Return the best complete trial per arm and condition, oldest arms first."""
         chosen = connection.execute(WINNERS, {"of_study": study_id}).all()
-        found = _fetch(connection, *WITH_CONFIRMATIONS, {"chosen": [row.id for row in chosen]})
+        ids = {"chosen": [row.id for row in chosen]}
+        found = _fetch_trials(connection, WITH_CONFIRMATIONS, ids)
         trials = {trial.id: trial for trial in found}
-        confirming = {trial.confirms: trial for trial in found}
-        return [Winner(trials[row.id], row.tried, confirming.get(row.id)) for row in chosen]
+        confirmations = {trial.confirms: trial for trial in found}
+        return [Winner(trials[row.id], row.tried, confirmations.get(row.id)) for row in chosen]
 
     @reading
     def published_figures(
         self, connection: Connection, problems: Iterable[Problem]
     ) -> list[PublishedFigure]:
-        """Return the paper's figures for some problems."""
+        """Return the published figures for some problems, in the order of the paper."""
         rows = connection.execute(PUBLISHED, {"problems": list(set(problems))})
         return [PublishedFigure(*row) for row in rows]
 
 
-def study_row(row: RowMapping) -> StudyRow:
-    holder = holder_of(row)
-    names = [field.name for field in fields(StudyRow) if field.name != "held_by"]
-    return StudyRow(**{name: row[name] for name in names}, held_by=str(holder) if holder else None)
+def trials_where(connection: Connection, predicate: ColumnElement[bool]) -> list[TrialRow]:
+    return _fetch_trials(connection, _trial_queries(predicate), {})
 
 
-def trials_where(connection: Connection, where: ColumnElement[bool]) -> list[TrialRow]:
-    return _fetch(connection, *_queries(where), {})
-
-
-def _fetch(
-    connection: Connection, of_runs: Query, of_trials: Query, given: dict[str, Any]
+def _fetch_trials(
+    connection: Connection, queries: tuple[Query, Query], parameters: dict[str, Any]
 ) -> list[TrialRow]:
+    trial_query, run_query = queries
     runs: dict[int, list[RunRow]] = defaultdict(list)
-    for row in connection.execute(of_runs, given).mappings():
+    for row in connection.execute(run_query, parameters).mappings():
         runs[row["trial_id"]].append(RunRow(**row))
-    trials = connection.execute(of_trials, given).mappings()
+    trials = connection.execute(trial_query, parameters).mappings()
     return [
         TrialRow(**{**row, "condition": json.loads(row["condition"])}, runs=runs[row["id"]])
         for row in trials

@@ -1,4 +1,4 @@
-"""What the Store hands out: plain frozen rows, named as the tables' columns."""
+"""The rows that the Store returns: frozen dataclasses with the names of the SQL columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped]
 
 from ressmooth.config import Epoch
 
-# The clock that a start time is reckoned from is adjusted now and then; a reused pid is far off.
+# Adjusting the system clock shifts a process's start time a little. A reused pid differs by more.
 SAME_START = 10.0  # seconds
 
 
@@ -45,7 +45,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that runs a study."""
+    """The launcher process that holds a study's lease."""
 
     host: str
     pid: int
@@ -61,7 +61,7 @@ class Holder:
         return cls(socket.gethostname(), os.getpid(), process.create_time(), uuid.uuid4().hex)
 
     def is_dead(self) -> bool:
-        """True only if it certainly is: a process of this host that is no more."""
+        """Tell whether the process has certainly ended, which only its own host can know."""
         if self.host != socket.gethostname():
             return False
         try:
@@ -74,11 +74,11 @@ class Holder:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The right to write a run, until somebody else claims it."""
+    """A worker's claim on a run. Only the latest attempt may write."""
 
     run_id: int
     number: int
-    last_epoch: int  # recorded so far, by earlier attempts
+    last_epoch: int  # recorded by earlier attempts
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class RunRow:
     seed: int
     state: State
     attempt: int
-    failures: int  # deaths of its workers
+    failures: int  # how often its worker died
     config: dict[str, Any]
     max_acc: float | None
     mean_acc: float | None
@@ -125,8 +125,8 @@ class TrialRow:
     id: int
     study_id: int
     arm: str
-    condition: dict[str, Any]  # arms are compared where it is the same
-    confirms: int | None  # the trial whose configuration it trains with fresh seeds
+    condition: dict[str, Any]  # arms are compared under the same condition
+    confirms: int | None  # the trial whose configuration it retrains with fresh seeds
     branch: str
     number_in_branch: int
     params: dict[str, Any]
@@ -135,15 +135,15 @@ class TrialRow:
     sampler_state: dict[str, Any]
     created_at: datetime
     finished_at: datetime | None
-    runs: list[RunRow]  # by seed
+    runs: list[RunRow]  # in the order of their seeds
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The best complete trial of an arm under a condition, and of how many complete ones."""
+    """The best complete trial of an arm under a condition."""
 
     trial: TrialRow
-    tried: int
+    tried: int  # complete trials that it was selected from
     confirmation: TrialRow | None
 
 

@@ -1,13 +1,12 @@
-"""A run's way through the Store, from waiting to finished.
+"""Record runs, from waiting to finished.
 
-Every write carries its attempt number; a stale attempt writes nothing, a finished run stays as it
-is. Each method may be done twice (see Database.transact) and then counts once.
+A worker's writes carry its attempt number: a stale attempt writes nothing, and a finished run never
+changes. Every method is idempotent, because Database.transact may repeat it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -21,19 +20,14 @@ from sqlalchemy import (
     update,
 )
 
-from ressmooth.config import METRICS
+from ressmooth import config
 from ressmooth.errors import ConfigError, RunFinished, StaleAttempt
 from ressmooth.store.database import Database, reading, writing
 from ressmooth.store.rows import TERMINAL, Attempt, EpochRow, Event, RunRow, State
 from ressmooth.store.tables import PENDING, Epoch, Outbox, Run, Trial, db_now, insert_new
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-ENVIRONMENT = ("host", "device", "threads", "versions", "git_commit")
-LIKE = ("dataset", "model", "fraction", "batch_size")  # settings that an epoch's time depends on
-RECENT = 200  # runs from which the time of an epoch is estimated
-OUTCOME = (
+ENVIRONMENT = ("host", "device", "threads", "versions", "git_commit")  # columns set by a claim
+OUTCOME = (  # columns set by training
     "max_acc",
     "mean_acc",
     "test_acc",
@@ -43,8 +37,12 @@ OUTCOME = (
     "finished_at",
     "weights_sha256",
 )
+COST = ("dataset", "model", "fraction", "batch_size")  # settings that an epoch's time depends on
+RECENT = 200  # runs from which the time of an epoch is estimated
+IS_OPEN = Run.state.in_((State.WAITING, State.RUNNING))
 
-# Built once, since an epoch may be short.
+# The statements of an epoch are built once, because SQLAlchemy takes longer to build a statement
+# than to run it, and an epoch can be short.
 ADVANCE = (
     update(Run)
     .where(
@@ -72,7 +70,7 @@ ANNOUNCE = insert(Outbox).values(study_id=STUDY_OF_RUN, created_at=db_now())
 
 
 class Runs:
-    """The part of the Store that a run's worker and its launcher write."""
+    """The part of the Store that workers write, and launchers for workers that died."""
 
     database: Database
 
@@ -91,7 +89,7 @@ class Runs:
 
     @reading
     def checkpoints(self, connection: Connection, run_id: int) -> list[tuple[int, str]]:
-        """Return epoch and SHA-256 of every checkpoint that was written, newest first."""
+        """Return the epoch and the SHA-256 of every checkpoint, newest first."""
         query = (
             select(Epoch.epoch, Epoch.checkpoint_sha256)
             .where(Epoch.run_id == run_id, Epoch.checkpoint_sha256.is_not(None))
@@ -100,19 +98,21 @@ class Runs:
         return [(row.epoch, row.checkpoint_sha256) for row in connection.execute(query)]
 
     @reading
-    def seconds_per_epoch(self, connection: Connection, like: Mapping[str, Any]) -> float | None:
-        """Return the median over the latest runs with settings like these, None without any."""
-        alike = [_setting(key) == like[key] for key in LIKE if key in like]
+    def seconds_per_epoch(
+        self, connection: Connection, settings: Mapping[str, Any]
+    ) -> float | None:
+        """Return the median over recent runs with similar settings, or None without any."""
+        similar = [_setting(key) == settings[key] for key in COST if key in settings]
         for key, used in (("device", Run.device), ("threads", Run.threads)):
-            if key in like:  # as it was set, or as "auto" or 0 threads turned out
-                alike.append(or_(_setting(key) == like[key], used == like[key]))
+            if key in settings:  # as configured, or as used if configured as "auto" or 0
+                similar.append(or_(_setting(key) == settings[key], used == settings[key]))
         query = (
             select(Run.seconds / Run.last_epoch)
             .where(
                 Run.state.in_((State.COMPLETE, State.PRUNED)),
                 Run.last_epoch > 0,
                 Run.seconds > 0,
-                *alike,
+                *similar,
             )
             .order_by(Run.id.desc())
             .limit(RECENT)
@@ -122,7 +122,7 @@ class Runs:
 
     @writing
     def claim(self, connection: Connection, run_id: int, environment: Mapping[str, Any]) -> Attempt:
-        """Take a run; whoever had it before is stale from now on."""
+        """Start a new attempt at a run. Earlier attempts become stale."""
         unknown = environment.keys() - set(ENVIRONMENT)
         if unknown:
             raise ValueError(
@@ -130,7 +130,7 @@ class Runs:
             )
         claimed = connection.execute(
             update(Run)
-            .where(Run.id == run_id, Run.state.in_((State.WAITING, State.RUNNING)))
+            .where(Run.id == run_id, IS_OPEN)
             .values(
                 attempt=Run.attempt + 1,
                 state=State.RUNNING,
@@ -140,7 +140,8 @@ class Runs:
             .returning(Run.attempt, Run.last_epoch)
         ).first()
         if claimed is None:
-            raise RunFinished(f"Run {run_id} is {_state(connection, run_id)} already.")
+            _, state = _attempt_and_state(connection, run_id)
+            raise RunFinished(f"Run {run_id} is {state} already.")
         _announce(connection, run_id, Event.RUN)
         return Attempt(run_id, claimed.attempt, claimed.last_epoch)
 
@@ -149,22 +150,20 @@ class Runs:
         self,
         connection: Connection,
         attempt: Attempt,
-        epoch: "Mapping[str, Any] | DataclassInstance",
+        epoch: config.Epoch,
         checkpoint_sha256: str | None,
     ) -> None:
-        """Add an epoch to the curve (`train.Epoch` or its fields); known already, it stays."""
-        fields = epoch if isinstance(epoch, Mapping) else asdict(epoch)
-        number = fields["epoch"]
+        """Add an epoch to the run's curve, unless it is there already."""
         advanced = connection.execute(
             ADVANCE,
-            {"of_run": attempt.run_id, "of_attempt": attempt.number, "reached": number},
+            {"of_run": attempt.run_id, "of_attempt": attempt.number, "reached": epoch.epoch},
         )
         if advanced.rowcount == 0:
             raise _stale(connection, attempt)
-        row: dict[str, Any] = {name: fields[name] for name in METRICS}
-        row |= {"run_id": attempt.run_id, "epoch": number, "checkpoint_sha256": checkpoint_sha256}
+        row = {name: getattr(epoch, name) for name in ("epoch", *config.METRICS)}
+        row |= {"run_id": attempt.run_id, "checkpoint_sha256": checkpoint_sha256}
         if connection.scalar(INSERT_EPOCH[connection.dialect.name], row) is not None:
-            _announce(connection, attempt.run_id, Event.EPOCH, number)
+            _announce(connection, attempt.run_id, Event.EPOCH, epoch.epoch)
 
     @writing
     def finish_run(
@@ -199,12 +198,12 @@ class Runs:
         )
         if finished.rowcount:
             _announce(connection, attempt.run_id, Event.RUN)
-        elif _position(connection, attempt.run_id) != (attempt.number, state):
+        elif _attempt_and_state(connection, attempt.run_id) != (attempt.number, state):
             raise _stale(connection, attempt)
 
     @writing
     def release_run(self, connection: Connection, run_id: int) -> None:
-        """Its launcher stops: the run waits for the next launch."""
+        """Let a run wait for the next launch, because its launcher stops."""
         released = connection.execute(
             update(Run)
             .where(Run.id == run_id, Run.state == State.RUNNING)
@@ -214,73 +213,65 @@ class Runs:
             _announce(connection, run_id, Event.RUN)
 
     def fail_worker(self, run_id: int, reason: str) -> int:
-        """Its worker died: the run waits for another one; how often that has happened to it."""
-        return self._fail_worker(run_id, self._attempt(run_id), reason)
+        """Let a run wait for another worker. Return how often its worker has died."""
+        # The attempt is read in a transaction of its own, so that a repeated write counts once.
+        return self._fail_attempt(run_id, self._latest_attempt(run_id), reason)
 
     @reading
-    def _attempt(self, connection: Connection, run_id: int) -> int:
-        return _position(connection, run_id)[0]
+    def _latest_attempt(self, connection: Connection, run_id: int) -> int:
+        return _attempt_and_state(connection, run_id)[0]
 
     @writing
-    def _fail_worker(self, connection: Connection, run_id: int, seen: int, reason: str) -> int:
+    def _fail_attempt(self, connection: Connection, run_id: int, number: int, reason: str) -> int:
         connection.execute(
             update(Run)
-            .where(
-                Run.id == run_id, Run.attempt == seen, Run.state.in_((State.WAITING, State.RUNNING))
+            .where(Run.id == run_id, Run.attempt == number, IS_OPEN)
+            .values(
+                attempt=number + 1, failures=Run.failures + 1, state=State.WAITING, error=reason
             )
-            .values(attempt=seen + 1, failures=Run.failures + 1, state=State.WAITING, error=reason)
         )
         return connection.scalars(select(Run.failures).where(Run.id == run_id)).one()
 
     @writing
     def give_up(self, connection: Connection, run_id: int, reason: str) -> None:
-        given_up = connection.execute(
+        """Let an unfinished run fail."""
+        failed = connection.execute(
             update(Run)
-            .where(Run.id == run_id, Run.state.in_((State.WAITING, State.RUNNING)))
-            .values(
-                attempt=Run.attempt + 1,
-                state=State.FAILED,
-                error=reason,
-                finished_at=db_now(),
-            )
+            .where(Run.id == run_id, IS_OPEN)
+            .values(attempt=Run.attempt + 1, state=State.FAILED, error=reason, finished_at=db_now())
         )
-        if given_up.rowcount:
+        if failed.rowcount:
             _announce(connection, run_id, Event.RUN)
 
     @writing
     def reset_failed(self, connection: Connection, study_id: int) -> int:
-        """Let every failed run of a study be trained again from the start; how many."""
+        """Let every failed run of a study start over. Return how many."""
         failed = connection.execute(
             update(Run)
             .where(
                 Run.state == State.FAILED,
                 Run.trial_id.in_(select(Trial.id).where(Trial.study_id == study_id)),
             )
-            .values(
-                state=State.WAITING,
-                failures=0,
-                last_epoch=0,
-                **dict.fromkeys(OUTCOME),
-            )
+            .values(state=State.WAITING, failures=0, last_epoch=0, **dict.fromkeys(OUTCOME))
             .returning(Run.id, Run.trial_id)
         ).all()
         runs = [{"of_run": run.id} for run in failed]
         if runs:
             connection.execute(delete(Epoch).where(Epoch.run_id == bindparam("of_run")), runs)
-            unsent = update(Outbox).where(
-                Outbox.run_id == bindparam("of_run"), Outbox.kind == Event.EPOCH, PENDING
-            )
-            connection.execute(unsent.values(parked="the run is trained again"), runs)
+            unsent = (Outbox.run_id == bindparam("of_run")) & (Outbox.kind == Event.EPOCH)
+            reject = update(Outbox).where(unsent, PENDING)
+            connection.execute(reject.values(parked="the run is trained again"), runs)
             reopen(connection, {run.trial_id for run in failed})
         return len(failed)
 
 
 def check_terminal(state: State) -> None:
     if state not in TERMINAL:
-        raise ValueError(f"Cannot finish as {state!r}; known: {', '.join(TERMINAL)}.")
+        raise ValueError(f"Cannot finish as '{state}'; known: {', '.join(TERMINAL)}.")
 
 
 def reopen(connection: Connection, trial_ids: Iterable[int]) -> None:
+    """Let finished trials run again, because they have new runs to train."""
     statement = update(Trial).where(Trial.id == bindparam("reopened"))
     connection.execute(
         statement.values(state=State.RUNNING, value=None, finished_at=None),
@@ -288,11 +279,7 @@ def reopen(connection: Connection, trial_ids: Iterable[int]) -> None:
     )
 
 
-def _state(connection: Connection, run_id: int) -> State:
-    return _position(connection, run_id)[1]
-
-
-def _position(connection: Connection, run_id: int) -> tuple[int, State]:
+def _attempt_and_state(connection: Connection, run_id: int) -> tuple[int, State]:
     row = connection.execute(select(Run.attempt, Run.state).where(Run.id == run_id)).first()
     if row is None:
         raise ConfigError(f"there is no run {run_id}")
@@ -300,7 +287,7 @@ def _position(connection: Connection, run_id: int) -> tuple[int, State]:
 
 
 def _stale(connection: Connection, attempt: Attempt) -> StaleAttempt:
-    number, state = _position(connection, attempt.run_id)
+    number, state = _attempt_and_state(connection, attempt.run_id)
     return StaleAttempt(
         f"Attempt {attempt.number} of run {attempt.run_id} is stale: "
         f"the run is {state} in attempt {number}."
@@ -308,12 +295,13 @@ def _stale(connection: Connection, attempt: Attempt) -> StaleAttempt:
 
 
 def _announce(connection: Connection, run_id: int, kind: Event, epoch: int | None = None) -> None:
+    """Add an event to the outbox, in the transaction that it reports."""
     row = {"of_run": run_id, "run_id": run_id, "epoch": epoch, "kind": kind}
     connection.execute(ANNOUNCE, row)
 
 
 def _setting(key: str) -> ColumnElement[Any]:
-    """Return a field of a run's stored config, for comparison."""
+    """Return a field of a run's stored config as an SQL value."""
     setting: Any = Run.config[key]
     is_text = key in ("dataset", "model", "device")
     compared: ColumnElement[Any] = setting.as_string() if is_text else setting.as_float()

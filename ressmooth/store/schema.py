@@ -1,4 +1,4 @@
-"""Bringing a database to this program's schema, once, however many processes try."""
+"""Create or upgrade the schema, exactly once even if several processes try."""
 
 import os
 import sqlite3
@@ -10,42 +10,35 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, text
 
 from ressmooth.errors import SchemaError, StorageError
+from ressmooth.paths import make_directory
 from ressmooth.store import migrations
 from ressmooth.store.database import Database, damaged, read_revision
 from ressmooth.store.migrations import HEAD
 from ressmooth.store.tables import Base
 
 MIGRATIONS = Path(migrations.__file__).parent
-LOCK = 0x72657373  # "ress": the advisory lock of our migrations
+LOCK = 0x72657373  # "ress": PostgreSQL's advisory lock of our migrations
 
 
 def upgrade(url: str) -> tuple[str | None, str]:
-    """Create or upgrade the tables; the revision before (None: no tables) and after.
+    """Create or upgrade the tables. Return the revision before (None without tables) and after.
 
-    An older SQLite file is copied beside itself first. All or nothing: one transaction.
+    An older SQLite file is backed up beside itself first. All changes are one transaction.
     """
-    # Rebuilding a table, SQLite's way of altering it, drops it: with foreign keys on, so would
-    # its children's rows.
+    # SQLite alters a table by rebuilding it, and dropping the old one would violate foreign keys.
     database = Database(url, create=True, foreign_keys=False)
     try:
         if database.path:
-            _make_room(database.path)
+            make_directory(database.path.parent)
         work = partial(_upgrade, database)
         return database.transact(work, opening=True), HEAD
     finally:
         database.close()
 
 
-def _make_room(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"Cannot create {path.parent}: {error.strerror}.") from error
-
-
 def _upgrade(database: Database, connection: Connection) -> str | None:
     if not database.path:
-        # Inside the transaction: taken before it, Alembic's work would be rolled back.
+        # Inside the transaction: if it were taken before, Alembic's work would be rolled back.
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
     revision = read_revision(connection)
     if revision == HEAD:
@@ -54,16 +47,16 @@ def _upgrade(database: Database, connection: Connection) -> str | None:
         taken = Base.metadata.tables.keys() & inspect(connection).get_table_names()
         if taken:
             raise SchemaError(
-                f"{database.name} holds tables of another program ({', '.join(sorted(taken))}); "
-                "use a database of its own for ressmooth"
+                f"{database.name} contains tables of another program ({', '.join(sorted(taken))}); "
+                "give ressmooth a database of its own"
             )
     else:
-        database.refuse_newer(revision)
+        database.check_not_newer(revision)
         if database.path:
             _back_up(database.path, revision)
     _migrate(connection)
     if database.path and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
-        raise damaged(database.name, "rows refer to rows that are not there")
+        raise damaged(database.name, "rows refer to missing rows")
     return revision
 
 
@@ -77,7 +70,7 @@ def _migrate(connection: Connection) -> None:
 
 
 def _back_up(path: Path, revision: str) -> None:
-    """Copy the last committed state; the caller's lock keeps it the last."""
+    """Copy the last committed state. The caller's lock keeps it from changing."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     backup = path.with_name(f"{path.name}.{revision}-{stamp}.backup")
     temporary = backup.with_name(f"{backup.name}.tmp")

@@ -1,21 +1,22 @@
-"""Studies and their trials: recorded before anything is trained."""
+"""Record studies and their trials, before anything is trained."""
 
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import Any
 
 from sqlalchemy import Connection, select, update
+from sqlalchemy.engine import RowMapping
 
 from ressmooth.errors import ConfigError
+from ressmooth.spec import StudySpec, differences
 from ressmooth.store.database import Database, reading, writing
-from ressmooth.store.queries import study_row, trials_where
+from ressmooth.store.lease import holder_of
+from ressmooth.store.queries import trials_where
 from ressmooth.store.rows import State, StudyRow, TrialRow
 from ressmooth.store.runs import check_terminal, reopen
 from ressmooth.store.tables import Run, Study, Trial, db_now, insert_new
-
-if TYPE_CHECKING:
-    from ressmooth.spec import StudySpec
 
 
 class Studies:
@@ -24,31 +25,31 @@ class Studies:
     database: Database
 
     @writing
-    def open_study(self, connection: Connection, spec: "StudySpec") -> int:
-        """Record a study, or find the recorded one if it asks the same question. Return its id."""
-        now = {"spec": spec.to_dict(), "file_text": spec.text}
+    def open_study(self, connection: Connection, spec: StudySpec) -> int:
+        """Record a study, or find it if it is recorded already. Return its id."""
+        content = {"spec": spec.to_dict(), "file_text": spec.text}
         new = insert_new(Study, connection.dialect.name).values(
-            uid=uuid.uuid4().hex, name=spec.name, created_at=db_now(), elapsed=0.0, **now
+            uid=uuid.uuid4().hex, name=spec.name, created_at=db_now(), elapsed=0.0, **content
         )
         connection.execute(new)
         query = select(Study).where(Study.name == spec.name)
-        stored = study_row(connection.execute(query).mappings().one())
-        if stored.spec != now["spec"]:
+        stored = _study_row(connection.execute(query).mappings().one())
+        if stored.spec != content["spec"]:
             check_same_spec(stored.spec, spec)
-        if (stored.spec, stored.file_text) != (now["spec"], now["file_text"]):
-            connection.execute(update(Study).where(Study.id == stored.id).values(**now))
+        if (stored.spec, stored.file_text) != (content["spec"], content["file_text"]):
+            connection.execute(update(Study).where(Study.id == stored.id).values(**content))
         return stored.id
 
     @reading
     def study(self, connection: Connection, name: str) -> StudyRow | None:
         row = connection.execute(select(Study).where(Study.name == name)).mappings().first()
-        return None if row is None else study_row(row)
+        return None if row is None else _study_row(row)
 
     @reading
     def studies(self, connection: Connection) -> list[StudyRow]:
         """Return all studies, oldest first."""
         rows = connection.execute(select(Study).order_by(Study.id)).mappings()
-        return [study_row(row) for row in rows]
+        return [_study_row(row) for row in rows]
 
     @writing
     def add_trial(
@@ -65,7 +66,7 @@ class Studies:
         sampler_state: dict[str, Any],
         confirms: int | None = None,
     ) -> TrialRow:
-        """Record a trial and one run per config. Return the trial, also if it exists already."""
+        """Record a trial with one run per config, unless it exists already. Return it."""
         added = connection.scalars(
             insert_new(Trial, connection.dialect.name)
             .values(
@@ -108,10 +109,8 @@ class Studies:
         )
 
 
-def check_same_spec(stored: dict[str, Any], spec: "StudySpec") -> None:
+def check_same_spec(stored: dict[str, Any], spec: StudySpec) -> None:
     """Raise a ConfigError if `spec` is a different study from the stored one."""
-    from ressmooth.spec import differences
-
     lines = differences(stored, spec)
     if lines:
         raise ConfigError(
@@ -120,8 +119,14 @@ def check_same_spec(stored: dict[str, Any], spec: "StudySpec") -> None:
         )
 
 
+def _study_row(row: RowMapping) -> StudyRow:
+    holder = holder_of(row)
+    names = [field.name for field in fields(StudyRow) if field.name != "held_by"]
+    return StudyRow(**{name: row[name] for name in names}, held_by=str(holder) if holder else None)
+
+
 def _add_runs(connection: Connection, trial_id: int, configs: Sequence[dict[str, Any]]) -> int:
-    """Add the seeds that are missing. Return how many."""
+    """Add runs for the seeds that are missing. Return how many."""
     known = set(connection.scalars(select(Run.seed).where(Run.trial_id == trial_id)))
     rows = [
         {

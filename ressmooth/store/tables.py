@@ -1,9 +1,9 @@
-"""The tables as people query them; their history is in `migrations`.
+"""The tables of the database. Their history is in `migrations`.
 
     study 1─n trial 1─n run 1─n epoch
-    baseline: the paper's figures        outbox: what MLflow is still to hear of
+    baseline: the published figures        outbox: events to deliver to MLflow
 
-Figures that a comparison needs are on the run, so that it never reads epochs.
+A run's results are columns of `run`, so that a comparison never reads epochs.
 """
 
 import math
@@ -38,7 +38,7 @@ Json = dict[str, Any]
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """A time zone aware moment in UTC; SQLite, which knows no zones, keeps its UTC text."""
+    """A datetime in UTC. SQLite has no time zones and stores its text."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -53,7 +53,7 @@ class UTCDateTime(TypeDecorator[datetime]):
 
 
 class Finite(TypeDecorator[float]):
-    """A number; nan becomes NULL, as in SQLite anyhow, and inf too, or it were somebody's best."""
+    """A float. NaN and inf become NULL so that neither ranks best."""
 
     impl = Double
     cache_ok = True
@@ -79,22 +79,22 @@ class EnumText(TypeDecorator[StrEnum]):
         return None if value is None else self.kind(value)
 
 
-class Excerpt(TypeDecorator[str]):
-    """As much of a text as is of use, without what PostgreSQL refuses: NUL, half characters."""
+class ShortText(TypeDecorator[str]):
+    """Text cut to 8 KiB, without what PostgreSQL refuses: NUL and lone surrogates."""
 
     impl = Text
     cache_ok = True
-    longest = 8192  # bytes
+    max_bytes = 8192
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         if value is None:
             return None
         content = value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace")
-        return content[: self.longest].decode("utf-8", "ignore")
+        return content[: self.max_bytes].decode("utf-8", "ignore")
 
 
 class db_now(FunctionElement[datetime]):
-    """The database's clock, so that the clocks of the workers do not matter."""
+    """The time of the database's clock, so that the workers' clocks do not matter."""
 
     type = UTCDateTime()
     inherit_cache = True
@@ -111,7 +111,7 @@ def _sqlite_db_now(element: db_now, compiler: SQLCompiler, **options: Any) -> st
 
 
 def insert_new(table: type["Base"], dialect: str) -> Insert:
-    """An INSERT that leaves a row alone which is there already."""
+    """Return an INSERT that skips rows that exist already."""
     if dialect == "postgresql":
         return postgresql.insert(table).on_conflict_do_nothing()
     return sqlite.insert(table).on_conflict_do_nothing()
@@ -145,12 +145,12 @@ class Study(Base):
     file_text: Mapped[str]
     created_at: Mapped[datetime]
     elapsed: Mapped[float]  # seconds over all launches
-    holder_host: Mapped[str | None]  # the launcher that runs it now
+    holder_host: Mapped[str | None]  # of the launcher that holds the lease
     holder_pid: Mapped[int | None]
     holder_started: Mapped[float | None]
     holder_token: Mapped[str | None]
     held_at: Mapped[datetime | None]
-    beat_at: Mapped[datetime | None]
+    beat_at: Mapped[datetime | None]  # the last heartbeat
 
 
 CONFIRMING = text("confirms IS NOT NULL")
@@ -169,8 +169,9 @@ class Trial(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))
     arm: Mapped[str]
-    condition: Mapped[str]  # JSON, keys sorted: arms are compared where it is the same
-    confirms: Mapped[int | None] = mapped_column(ForeignKey("trial.id"))  # chosen: fresh seeds
+    condition: Mapped[str]  # JSON with sorted keys, so that equal conditions are equal text
+    # The trial whose configuration this one retrains with fresh seeds.
+    confirms: Mapped[int | None] = mapped_column(ForeignKey("trial.id"))
     branch: Mapped[str]
     number_in_branch: Mapped[int]
     params: Mapped[Json]
@@ -198,7 +199,7 @@ class Run(Base):
     test_acc: Mapped[float | None]
     last_epoch: Mapped[int]
     seconds: Mapped[float | None]
-    error: Mapped[str | None] = mapped_column(Excerpt)
+    error: Mapped[str | None] = mapped_column(ShortText)
     host: Mapped[str | None]
     device: Mapped[str | None]
     threads: Mapped[int | None]
@@ -211,7 +212,7 @@ class Run(Base):
 
 class Epoch(Base):
     __tablename__ = "epoch"
-    __table_args__ = {"sqlite_with_rowid": False}  # one tree instead of two to write
+    __table_args__ = {"sqlite_with_rowid": False}  # one B-tree to write instead of two
 
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"), primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True)
@@ -219,6 +220,8 @@ class Epoch(Base):
     checkpoint_sha256: Mapped[str | None]
 
 
+# The metric columns come from config.METRICS, the fields of config.Epoch, so that a metric is
+# declared once for training, the Store and MLflow.
 for metric in METRICS:
     setattr(Epoch, metric, mapped_column(Finite, nullable=True))
 
@@ -227,8 +230,8 @@ class Baseline(Base):
     __tablename__ = "baseline"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    version: Mapped[int]  # of the paper's figures in this program
-    table_name: Mapped[str]  # of the paper
+    version: Mapped[int]  # of this program's copy of the figures
+    table_name: Mapped[str]  # in the paper
     dataset: Mapped[str]
     model: Mapped[str]
     fraction: Mapped[float]
@@ -254,4 +257,4 @@ class Outbox(Base):
     kind: Mapped[Event]
     created_at: Mapped[datetime]
     sent_at: Mapped[datetime | None]
-    parked: Mapped[str | None] = mapped_column(Excerpt)  # why it will not be sent
+    parked: Mapped[str | None] = mapped_column(ShortText)  # why MLflow rejected it

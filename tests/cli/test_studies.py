@@ -74,7 +74,7 @@ def test_an_unknown_study_names_the_known_ones(home):
 
 def test_looking_creates_nothing(tmp_path):
     result = run("list", home=tmp_path / "none")
-    assert result.exit_code != 0 and "launching a study makes it" in result.stderr
+    assert result.exit_code != 0 and "launch a study to create it" in result.stderr
     assert not (tmp_path / "none").exists()
 
 

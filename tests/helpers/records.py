@@ -6,7 +6,7 @@ import urllib.request
 
 from helpers.specs import study as make_spec
 
-from ressmooth.config import parse
+from ressmooth.config import Epoch, parse
 from ressmooth.search.planner import Planner
 
 EPOCHS = 3
@@ -24,17 +24,17 @@ ARMS = {
 
 
 def epoch(number, accuracy=90.0):
-    return {
-        "epoch": number,
-        "train_loss": 1 / number,
-        "train_acc": accuracy,
-        "val_loss": None if number == 1 else 1 / number,
-        "val_acc": None if number == 1 else accuracy + number,
-        "lr": 0.1,
-        "scale": 0.5,
-        "diffusivity": 0.25,
-        "seconds": 1.5,
-    }
+    return Epoch(
+        epoch=number,
+        train_loss=1 / number,
+        train_acc=accuracy,
+        val_loss=None if number == 1 else 1 / number,
+        val_acc=None if number == 1 else accuracy + number,
+        lr=0.1,
+        scale=0.5,
+        diffusivity=0.25,
+        seconds=1.5,
+    )
 
 
 def open_study(store, name, arms=ARMS, seeds=2):

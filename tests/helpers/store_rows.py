@@ -3,6 +3,7 @@
 import logging
 from dataclasses import replace
 
+from ressmooth.config import Epoch
 from ressmooth.errors import StudyBusy
 from ressmooth.spec import StudySpec, read_stored
 from ressmooth.store import Holder, open_store
@@ -68,7 +69,7 @@ def add_run(store) -> int:
 
 
 def epoch(number, **metrics):
-    return {**METRICS, "epoch": number, **metrics}
+    return Epoch(epoch=number, **{**METRICS, **metrics})
 
 
 def record(store, epochs=3):

@@ -87,7 +87,7 @@ def test_a_path_may_have_any_letters(tmp_path):
 @pytest.mark.parametrize("create", [False, True])
 def test_a_file_that_is_no_database_is_left_alone(file, content, create):
     file.write_bytes(content)
-    with pytest.raises(StoreCorrupt, match="results.db is damaged.*left as it is"):
+    with pytest.raises(StoreCorrupt, match="results.db is damaged.*not changed"):
         open_store(f"sqlite:///{file}", create=create)
     with pytest.raises(StoreCorrupt):
         upgrade(f"sqlite:///{file}")

@@ -24,8 +24,8 @@ def file(tmp_path):
 @pytest.fixture
 def impatient(monkeypatch):
     """Give up at once where a minute or five would be waited."""
-    monkeypatch.setattr(database, "PATIENCE", 0.0)
-    monkeypatch.setattr(database, "OPENING_PATIENCE", 0.0)
+    monkeypatch.setattr(database, "RETRY_FOR", 0.0)
+    monkeypatch.setattr(database, "RETRY_OPENING_FOR", 0.0)
     monkeypatch.setattr(database, "BUSY_TIMEOUT", 0.05)
 
 
@@ -67,7 +67,7 @@ def test_a_locked_file_is_waited_for_and_tried_again(file, monkeypatch, caplog):
     store.record_epoch(attempt, epoch(4), None)
     thread.join()
     assert len(store.curve(attempt.run_id)) == 4
-    assert "locked). Trying again in 0.1 s." in caplog.text
+    assert "locked). Retrying in 0.1 s." in caplog.text
     store.close()
 
 
@@ -113,7 +113,7 @@ def test_a_transaction_that_is_cut_off_is_done_again(store, postgres, brisk, cap
     engine = store.database.engine
     event.listen(engine, "commit", lambda _: cut_connections(postgres, store.url), once=True)
     store.record_epoch(attempt, epoch(4), None)
-    assert "Trying again" in caplog.text
+    assert "Retrying" in caplog.text
     assert [row.epoch for row in store.curve(attempt.run_id)] == [1, 2, 3, 4]
     assert store.count_pending(None) == 5
 
@@ -137,7 +137,7 @@ def test_a_restarted_server_is_waited_for(store, postgres, mode, brisk, caplog):
             store.record_epoch(attempt, epoch(number), None)
         restart.result()
     postgres.ensure_postgres_running()  # it has another pid now
-    assert "Trying again" in caplog.text
+    assert "Retrying" in caplog.text
     assert [row.epoch for row in store.curve(attempt.run_id)] == list(range(1, number + 1))
     assert store.count_pending(None) == number + 1
 

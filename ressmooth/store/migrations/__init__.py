@@ -1,8 +1,9 @@
-"""The history of the tables, one file per step in `versions`.
+"""The history of the schema: one migration per file in `versions`.
 
-The next one: change tables.py, write versions/000N_*.py and raise HEAD; tests/test_migrations.py
-fails as long as the two say different things. Ids sort by age.
+To add one, change tables.py, write versions/000N_*.py and raise HEAD. Until the tables and the
+migrations agree, tests/store/test_migrations.py fails. Revisions are compared as text, so a newer
+one must sort last.
 """
 
 HEAD = "0002"
-VERSION_TABLE = "ressmooth_version"  # Optuna and MLflow both take Alembic's default name
+VERSION_TABLE = "ressmooth_version"  # Optuna and MLflow both use Alembic's default name
