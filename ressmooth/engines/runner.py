@@ -214,7 +214,7 @@ def rerun(store: Store, run_id: int, home: Path) -> list[str]:
     differing = [
         f"epoch {before.epoch}: {name} was {getattr(before, name)}, is {getattr(after, name)}"
         for before, after in zip(stored, trainer.curve, strict=False)
-        for name in METRICS
+        for name in ("epoch", *METRICS)
         if name != "seconds" and getattr(before, name) != getattr(after, name)
     ]
     if len(stored) != len(trainer.curve):
