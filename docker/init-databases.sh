@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run once by the postgres image, in an empty volume: a database and a role of its own for each user of it.
+# Create a database and a role per client. The postgres image runs this once, on an empty volume.
 set -eu
 for name in results mlflow mlflow_auth; do
     psql -v ON_ERROR_STOP=1 -v name="$name" -v secret="/run/secrets/${name}_password" -U postgres -d postgres <<'SQL'
