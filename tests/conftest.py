@@ -58,14 +58,13 @@ def ray_token():
 
 
 @pytest.fixture(scope="session")
-def ray_address(ray_token):
-    """A real Ray of one node with two CPUs."""
+def ray_cluster(ray_token):
+    """A real Ray cluster of one node with two CPUs."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
-    )
-    yield cluster.address
+    head = {"num_cpus": 2, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    yield cluster
     cluster.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this machine, with logical GPUs and a token."""
+"""The Ray engine on a real cluster: several nodes on this machine, logical GPUs, a token."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import psycopg
 import pytest
-from helpers.launch import command, launch, query, wait_for
+from helpers.launch import command, invoke, launch, query, wait_for
 
 from ressmooth.errors import ConfigError
 
@@ -24,15 +24,15 @@ method = "smoothing"
 [resources]
 gpus_per_run = 0.5
 """
-EPOCHS = 30
+EPOCHS = 15
 RESULTS = """
     SELECT arm, seed, run.state, max_acc, mean_acc, weights_sha256, last_epoch
     FROM run JOIN trial ON trial.id = trial_id ORDER BY arm, seed
 """
 
 
-@pytest.fixture
-def cluster(ray_token, monkeypatch):
+@pytest.fixture(scope="module")
+def nodes(ray_token):
     """A head without room for runs, and two nodes with a logical GPU each."""
     from ray.cluster_utils import Cluster
 
@@ -40,15 +40,20 @@ def cluster(ray_token, monkeypatch):
     cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         cluster.add_node(num_cpus=4, num_gpus=1)
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     yield cluster
     cluster.shutdown()
 
 
 @pytest.fixture
+def cluster(nodes, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    return nodes
+
+
+@pytest.fixture
 def database(postgres_url, monkeypatch):
-    """Asks the PostgreSQL that launcher and workers write to."""
+    """Query the PostgreSQL that launcher and workers write to."""
     monkeypatch.setenv("RESSMOOTH_DATABASE_URL", postgres_url)
 
     def ask(sql):
@@ -67,7 +72,7 @@ def study(tmp_path):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What the same study gives on this machine without a cluster: rows, comparison."""
+    """The same study on this machine without a cluster: rows, comparison."""
     home = tmp_path_factory.mktemp("alone")
     (home / "cluster.toml").write_text(STUDY.format(epochs=EPOCHS))
     environment = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
@@ -76,8 +81,8 @@ def alone(tmp_path_factory):
     return query(home, RESULTS), done.stdout
 
 
-def at_once(times):
-    """The largest number of [start, end] intervals that overlap."""
+def concurrent(times):
+    """Return the largest number of [start, end] intervals that overlap."""
     events = sorted([(start, 1) for start, _ in times] + [(end, -1) for _, end in times])
     running = [0]
     for _, change in events:
@@ -85,29 +90,17 @@ def at_once(times):
     return max(running)
 
 
+@pytest.mark.slow
 def test_half_a_gpu_per_run_lets_four_of_eight_run_at_once(
     cluster, database, study, tmp_path, alone
 ):
     done = launch(study, tmp_path, "--engine", "ray")
     assert done.returncode == 0, done.stderr
-    assert 1 < at_once(database("SELECT started_at, finished_at FROM run")) <= 4
+    assert 1 < concurrent(database("SELECT started_at, finished_at FROM run")) <= 4
     assert (database(RESULTS), done.stdout) == alone
 
 
-def test_a_killed_node_loses_nothing(cluster, database, study, tmp_path, alone):
-    launcher = subprocess.Popen(
-        command(study, tmp_path, "--engine", "ray"), stderr=subprocess.PIPE, text=True
-    )
-    wait_for(lambda: database("SELECT count(*) FROM epoch")[0][0] >= 5)
-    cluster.remove_node(list(cluster.worker_nodes)[0], allow_graceful=False)
-    _, errors = launcher.communicate(timeout=180)
-    assert launcher.returncode == 0, errors
-    assert "worker lost with its node, retry 1/3" in errors
-    assert database(RESULTS) == alone[0]
-    assert database("SELECT run_id, epoch FROM epoch GROUP BY 1, 2 HAVING count(*) > 1") == []
-    assert database("SELECT count(*) FROM epoch") == [(8 * EPOCHS,)]
-
-
+@pytest.mark.slow
 def test_a_killed_launcher_resumes_without_training_twice(
     cluster, database, study, tmp_path, alone
 ):
@@ -123,6 +116,55 @@ def test_a_killed_launcher_resumes_without_training_twice(
     assert (database(RESULTS), done.stdout) == alone
 
 
+@pytest.mark.slow
+def test_a_killed_node_loses_nothing(cluster, database, study, tmp_path, alone):
+    launcher = subprocess.Popen(
+        command(study, tmp_path, "--engine", "ray"), stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: database("SELECT count(*) FROM epoch")[0][0] >= 5)
+    cluster.remove_node(list(cluster.worker_nodes)[0], allow_graceful=False)
+    _, errors = launcher.communicate(timeout=180)
+    cluster.add_node(num_cpus=4, num_gpus=1)  # the next tests expect two
+    assert launcher.returncode == 0, errors
+    assert "worker lost with its node, retry 1/3" in errors
+    assert database(RESULTS) == alone[0]
+    assert database("SELECT run_id, epoch FROM epoch GROUP BY 1, 2 HAVING count(*) > 1") == []
+    assert database("SELECT count(*) FROM epoch") == [(8 * EPOCHS,)]
+
+
+@pytest.mark.slow
+def test_the_plan_says_what_the_cluster_has_room_for(cluster, study, tmp_path):
+    home = tmp_path / "home"
+    done = launch(study, home, "--engine", "ray", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "4 workers on 3 Ray nodes with 8 CPUs and 2 GPUs: 8 runs in about 2 rounds" in (
+        done.stdout
+    )
+    assert not home.exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_fits_no_node_is_refused(cluster, study, tmp_path):
+    home = tmp_path / "home"
+    done = launch(study, home, "--engine", "ray", "--set", "resources.gpus_per_run=2")
+    assert done.returncode == 2
+    assert "gpus_per_run = 2" in done.stderr and "2 GPUs" in done.stderr
+    assert "Traceback" not in done.stderr and not home.exists()
+
+
+@pytest.mark.slow
+def test_sqlite_is_refused_where_a_node_is_another_machine(cluster, study, tmp_path, monkeypatch):
+    join = ["ray", "start", "--address", cluster.address, "--node-ip-address", "127.0.0.2"]
+    subprocess.run([*join, "--num-cpus", "1"], check=True, capture_output=True)
+    monkeypatch.delenv("RESSMOOTH_DATABASE_URL", raising=False)
+    home = tmp_path / "home"
+    done = launch(study, home, "--engine", "ray")
+    assert done.returncode == 2
+    assert "SQLite" in done.stderr and "RESSMOOTH_DATABASE_URL" in done.stderr
+    assert not home.exists()
+
+
+@pytest.mark.slow
 def test_a_study_whose_head_dies_ends_with_the_reason_and_can_be_resumed(
     cluster, database, study, tmp_path
 ):
@@ -139,45 +181,17 @@ def test_a_study_whose_head_dies_ends_with_the_reason_and_can_be_resumed(
     assert database("SELECT holder_pid FROM study") == [(None,)]
 
 
-def test_the_plan_says_what_the_cluster_has_room_for(cluster, study, tmp_path):
-    home = tmp_path / "home"
-    done = launch(study, home, "--engine", "ray", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "4 workers on 3 Ray nodes with 8 CPUs and 2 GPUs: 8 runs in about 2 rounds" in (
-        done.stdout
-    )
-    assert not home.exists()
-
-
-def test_a_run_that_fits_no_node_is_refused(cluster, study, tmp_path):
-    home = tmp_path / "home"
-    done = launch(study, home, "--engine", "ray", "--set", "resources.gpus_per_run=2")
-    assert done.returncode == 2
-    assert "gpus_per_run = 2" in done.stderr and "2 GPUs" in done.stderr
-    assert "Traceback" not in done.stderr and not home.exists()
-
-
-def test_sqlite_is_refused_where_a_node_is_another_machine(cluster, study, tmp_path, monkeypatch):
-    join = ["ray", "start", "--address", cluster.address, "--node-ip-address", "127.0.0.2"]
-    subprocess.run([*join, "--num-cpus", "1"], check=True, capture_output=True)
-    monkeypatch.delenv("RESSMOOTH_DATABASE_URL", raising=False)
-    home = tmp_path / "home"
-    done = launch(study, home, "--engine", "ray")
-    assert done.returncode == 2
-    assert "SQLite" in done.stderr and "RESSMOOTH_DATABASE_URL" in done.stderr
-    assert not home.exists()
-
-
 def test_an_address_where_no_ray_answers_is_named(study, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    done = launch(study, tmp_path / "home", "--engine", "ray")
-    assert done.returncode == 4
+    done = invoke(study, tmp_path / "home", "--engine", "ray")
+    assert done.exit_code == 4
     assert "Ray at 127.0.0.1:9 does not answer" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_ray_kills_for_memory_is_a_failure_of_its_run(tmp_path, monkeypatch):
-    """Ray's monitor thinks that 1 % is too much, and looks every 15 seconds."""
+    """Ray's monitor allows 1 % of the memory here, and checks every 15 seconds."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RESSMOOTH_DATABASE_URL", raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
@@ -202,16 +216,16 @@ def test_a_worker_that_ray_kills_for_memory_is_a_failure_of_its_run(tmp_path, mo
 
 
 def test_a_worker_that_cannot_start_ends_the_study_with_the_reason(tmp_path):
-    """What Ray 2.60 says of a node without the package."""
-    from ressmooth.engines.ray import _Judges, _Leave
+    """The text is what Ray 2.60 reports for a node without the package."""
+    from ressmooth.engines.ray import _LeaveTune, _PlannerScheduler
 
     trial = SimpleNamespace(trial_id="t", error_file=str(tmp_path / "error.txt"))
     (tmp_path / "error.txt").write_text(
         "Failure # 1\nThe actor died because of an error raised in its creation task, "
         "ray::ResourceTrainable.__init__()\nModuleNotFoundError: No module named 'ressmooth'\n"
     )
-    with pytest.raises(_Leave) as leave:
-        _Judges(engine=None).on_trial_error(None, trial)
+    with pytest.raises(_LeaveTune) as leave:
+        _PlannerScheduler(engine=None).on_trial_error(None, trial)
     assert isinstance(leave.value.error, ConfigError)
     assert "No module named 'ressmooth'" in str(leave.value.error)
 

@@ -1,4 +1,4 @@
-"""A study that is disturbed, and the same one left in peace."""
+"""Studies that are disturbed, and the same study undisturbed."""
 
 import pytest
 from helpers import launch
@@ -6,6 +6,6 @@ from helpers import launch
 
 @pytest.fixture(scope="session")
 def calm(undisturbed):
-    """The rows of the study `study` when nothing happens to it."""
+    """Rows and curves of the study `study` when nothing disturbs it."""
     home, _ = undisturbed
     return [launch.query(home, sql) for sql in (launch.RESULTS, launch.CURVES)]

@@ -1,16 +1,18 @@
-"""Every step of a run at which a process may die: what follows is as if it had not."""
+"""Processes killed at named points: the study ends as if nothing had happened."""
 
 import os
-import runpy
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
+from helpers import specs
+from helpers.crashes import CRASHING, POINTS, execute_in_child
 from helpers.launch import CURVES, RESULTS, launch, query
 
-CRASHING = Path(__file__).parent / "crashing"
-POINTS = runpy.run_path(str(CRASHING / "sitecustomize.py"))
+from ressmooth.engines import worker_died
+from ressmooth.search.planner import Planner
+from ressmooth.store import open_store
+
 STUDY = """
 name = "small"
 dataset = "digits"
@@ -28,6 +30,35 @@ SHOWN = """
 pytestmark = pytest.mark.slow
 
 
+def train(home, point=None):
+    """Train a study of one run as an engine does, in workers of which the first may die."""
+    home.mkdir()
+    spec = specs.study({"laplace": {"b": 0.5}}, epochs=4)
+    store = open_store(f"sqlite:///{home}/results.db")
+    planner = Planner(store, store.open_study(spec), spec)
+    while (run := planner.next()) is not None:
+        if execute_in_child(store.url, run.id, home, point) == 0:
+            planner.run_ended(run)
+        else:
+            worker_died(planner, home, run, "killed")
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def calm_run(tmp_path_factory):
+    home = tmp_path_factory.mktemp("calm") / "home"
+    train(home)
+    return home
+
+
+@pytest.mark.parametrize("point", POINTS["WORKER"])
+def test_a_run_survives_the_death_of_its_worker(point, calm_run, tmp_path):
+    home = tmp_path / "home"
+    train(home, point)
+    assert query(home, "SELECT failures FROM run") == [(0 if point == "after the result" else 1,)]
+    assert_same(home, calm_run)
+
+
 @pytest.fixture
 def study(tmp_path):
     file = tmp_path / "small.toml"
@@ -37,7 +68,7 @@ def study(tmp_path):
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """What the study gives when nobody dies."""
+    """The home of the study when nothing is killed."""
     home = tmp_path_factory.mktemp("calm")
     (home / "small.toml").write_text(STUDY)
     done = launch(home / "small.toml", home, env=environment(mlflow=False))
@@ -50,13 +81,6 @@ def environment(*, mlflow, **more):
     return {**kept, **({} if mlflow else {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}), **more}
 
 
-def crashing(point, home, *, mlflow=False):
-    marker = str(home / "crashed")
-    return environment(
-        mlflow=mlflow, PYTHONPATH=str(CRASHING), CRASH_POINT=point, CRASH_FILE=marker
-    )
-
-
 def assert_same(home, calm):
     assert (home / "crashed").exists(), "the point was never reached"
     assert query(home, RESULTS) == query(calm, RESULTS)
@@ -65,18 +89,14 @@ def assert_same(home, calm):
     assert not list(home.glob("runs/*/epoch-*"))
 
 
-@pytest.mark.parametrize("point", POINTS["WORKER"])
-def test_a_worker_that_dies_is_replaced(point, study, calm, tmp_path):
-    done = launch(study, tmp_path, "--workers", "1", env=crashing(point, tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "worker killed by signal 9" in done.stderr
-    assert_same(tmp_path, calm)
-
-
 @pytest.mark.parametrize("point", POINTS["LAUNCHER"])
-def test_a_launcher_that_dies_is_followed(point, study, calm, tmp_path):
+def test_a_study_survives_the_death_of_its_launcher(point, study, calm, tmp_path):
     mlflow = "MLflow" in point
-    killed = launch(study, tmp_path, env=crashing(point, tmp_path, mlflow=mlflow))
+    crashing = {"CRASH_POINT": point, "CRASH_FILE": str(tmp_path / "crashed")}
+    crashing["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(CRASHING), os.environ.get("PYTHONPATH")])
+    )
+    killed = launch(study, tmp_path, env=environment(mlflow=mlflow, **crashing))
     assert killed.returncode == -9, killed.stderr
     done = launch(study, tmp_path, env=environment(mlflow=mlflow))
     assert done.returncode == 0, done.stderr

@@ -1,14 +1,26 @@
-"""A full disk, damaged files, short memory: what was there before is still there."""
+"""A full disk, damaged files, too little memory: nothing recorded is lost."""
 
 import os
 import shutil
 import subprocess
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from helpers.launch import CURVES, RESULTS, command, epochs_recorded, launch, query, workers_of
+from helpers.launch import (
+    CURVES,
+    EPOCHS,
+    RESULTS,
+    TINY,
+    command,
+    epochs_recorded,
+    launch,
+    query,
+    wait_for,
+    workers_of,
+)
 
 from ressmooth.training.checkpoint import sha256
 
@@ -33,7 +45,7 @@ def small_disk(tmp_path):
 
 
 def fill(place):
-    """Take all of a disk's room; the file to remove again."""
+    """Fill a disk. Return the file to remove again."""
     with open(place / "ballast", "wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(b"\0" * 4096)
@@ -100,15 +112,15 @@ DAMAGE = {
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A study whose launcher was killed in the middle of two runs."""
+    """A home whose launcher was killed in the middle of two runs."""
     home = tmp_path_factory.mktemp("stopped")
-    (home / "tiny.toml").write_text(launch.TINY.format(epochs=launch.EPOCHS))
+    (home / "tiny.toml").write_text(TINY.format(epochs=EPOCHS))
     launcher = subprocess.Popen(
         command(home / "tiny.toml", home, "--workers", "2"),
         env=NO_MLFLOW,
         stderr=subprocess.DEVNULL,
     )
-    launch.wait_for(lambda: len(query(home, HALFWAY)) == 2)
+    wait_for(lambda: len(query(home, HALFWAY)) == 2)
     launcher.kill()
     launcher.wait()
     return home
@@ -131,17 +143,17 @@ def test_damaged_checkpoints_are_found_and_cost_an_epoch(damage, stopped, calm, 
 
 @pytest.fixture
 def short_memory():
-    """A group of processes, and the file that limits its memory."""
+    """A new memory cgroup, and the file that limits its memory."""
     first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")  # versions of cgroups
-    group = (first if first.is_dir() else second) / "ressmooth"
+    group = (first if first.is_dir() else second) / f"ressmooth-{uuid.uuid4().hex}"
     limit = "memory.limit_in_bytes" if first.is_dir() else "memory.max"
     try:
         group.mkdir()
     except OSError:
-        pytest.skip("groups with limited memory are not allowed here")
+        pytest.skip("cgroups cannot be created here")
     if not (group / limit).exists():
         group.rmdir()
-        pytest.skip("groups here have no limit of memory")
+        pytest.skip("cgroups here have no memory limit")
     yield group, group / limit
     group.rmdir()
 
@@ -157,7 +169,7 @@ def test_a_run_for_which_the_kernel_has_no_memory(short_memory, study, calm, tmp
     launcher = subprocess.Popen(
         command(study, tmp_path, "--workers", "1"), env=NO_MLFLOW, stderr=subprocess.PIPE, text=True
     )
-    launch.wait_for(lambda: workers_of(launcher))
+    wait_for(lambda: workers_of(launcher))
     for process in psutil.Process(launcher.pid).children(recursive=True):
         (group / "cgroup.procs").write_text(str(process.pid))
     said = launcher.communicate(timeout=300)[1]

@@ -1,4 +1,4 @@
-"""Workers that are stopped for so long that others take their place."""
+"""Workers that freeze until others have taken their place."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ import pytest
 from helpers import specs
 from helpers.launch import CURVES, RESULTS, command, launch, query, wait_for, workers_of
 
+from ressmooth.engines import Decision
 from ressmooth.engines.runner import execute
 from ressmooth.search.planner import Planner
 
@@ -22,13 +23,13 @@ from ressmooth.errors import StaleAttempt
 from ressmooth.engines.runner import execute
 from ressmooth.store import Store
 
-def hear(epoch, best):
+def report(epoch, best):
     print(epoch.epoch, flush=True)
     sys.stdin.readline()
-    return "go on"
+    return "continue"
 
 try:
-    execute(Store(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), hear)
+    execute(Store(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), report)
 except StaleAttempt as error:
     sys.exit(error.exit_code)
 """
@@ -37,7 +38,7 @@ HALFWAY = "SELECT 1 FROM run WHERE state = 'running' AND last_epoch BETWEEN 2 AN
 
 
 def freeze(workers, home):
-    """Stop them, but not in the middle of a transaction: that would stop everybody."""
+    """Stop them outside a transaction, because one would block everybody."""
 
     def frozen():
         for worker in workers:
@@ -76,8 +77,9 @@ def test_workers_that_wake_up_too_late_write_nothing(study, calm, tmp_path):
     assert [query(tmp_path, sql) for sql in (RESULTS, CURVES)] == calm
 
 
-def test_a_worker_that_nobody_killed_is_refused_when_it_wakes(store, tmp_path):
-    """As on a node that was cut off: its launcher lives, its run is another's meanwhile."""
+@pytest.mark.slow
+def test_a_worker_that_wakes_up_after_a_takeover_is_refused(store, tmp_path):
+    """As on a node that was cut off while another worker took over its run."""
     spec = specs.study({"smooth": {"method": "smoothing"}})
     run = Planner(store, store.open_study(spec), spec).next()
     frozen = subprocess.Popen(
@@ -89,7 +91,7 @@ def test_a_worker_that_nobody_killed_is_refused_when_it_wakes(store, tmp_path):
     assert frozen.stdout.readline() == "1\n"
     frozen.send_signal(signal.SIGSTOP)
     store.fail_worker(run.id, "its node does not answer")
-    assert execute(store, run.id, tmp_path, lambda epoch, best: "go on") == "complete"
+    assert execute(store, run.id, tmp_path, lambda epoch, best: Decision.CONTINUE) == "complete"
     ended = store.run(run.id), store.curve(run.id)
     frozen.send_signal(signal.SIGCONT)
     frozen.communicate("\n" * 10, timeout=60)

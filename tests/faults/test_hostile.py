@@ -1,4 +1,4 @@
-"""Text that comes from elsewhere and is shown: it must stay text. Passwords must stay unseen."""
+"""Hostile text stays text where it is shown. Passwords are never shown."""
 
 import os
 import time

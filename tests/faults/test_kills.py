@@ -1,6 +1,6 @@
-"""kill -9 at random moments, at launchers and workers: nothing lost, nothing doubled.
+"""kill -9 of launchers and workers at random moments: nothing is lost, nothing doubled.
 
-A dozen kills in the normal suite; `pytest -m chaos` does 200 on each kind of database.
+The slow tier does a dozen kills, `pytest -m chaos` 200 on each kind of database.
 """
 
 import os
@@ -32,7 +32,7 @@ b = {{ grid = [{widths}] }}
 """
 EPOCHS = "SELECT run_id, epoch, train_loss, val_acc FROM epoch"
 REACHED = "SELECT id, last_epoch FROM run"
-LAUNCHER = 0.3  # how often it is the launcher that dies
+LAUNCHER = 0.3  # share of kills that hit the launcher
 
 
 def study_text(cells):
@@ -79,17 +79,17 @@ class Home:
 
 
 def alike(rows):
-    """JSON is text in SQLite and a dict in PostgreSQL, and they sort it differently."""
+    """Sort rows whose JSON is text in SQLite and a dict in PostgreSQL."""
     return sorted((arm, str(params).replace("'", '"'), *rest) for arm, params, *rest in rows)
 
 
 class Watch:
-    """What was seen recorded must stay, as it was; no run's progress may go back."""
+    """Checks that recorded epochs stay unchanged and that no run goes back."""
 
     def __init__(self, home):
         self.home, self.epochs, self.reached = home, {}, {}
 
-    def look(self):
+    def check(self):
         rows = self.home.query(EPOCHS)
         now = {(run, epoch): values for run, epoch, *values in rows}
         assert len(now) == len(rows), "an epoch is there twice"
@@ -107,14 +107,14 @@ class Watch:
 
 
 def victims(launcher, chance):
-    """Workers; now and then all that belongs to a launcher, as the server they are forked from."""
+    """Return the workers, or now and then all children of the launcher."""
     if chance.random() < 0.1:
         return psutil.Process(launcher.pid).children(recursive=True)
     return workers_of(launcher)
 
 
 def kill_at_random(home, kills, chance):
-    """Launch, kill, launch again; how many kills of each kind the study lived through."""
+    """Launch, kill, launch again. Return the kills of each kind."""
     watch = Watch(home)
     done = {"launcher": 0, "worker": 0}
     launcher = home.start()
@@ -127,22 +127,21 @@ def kill_at_random(home, kills, chance):
             launcher.wait()
             done[victim] += 1
             launcher = home.start()
-            time.sleep(chance.uniform(0, 4))  # some die before they train, others in the middle
+            time.sleep(chance.uniform(0, 4))  # some die before training, others during it
         else:
             with suppress(psutil.NoSuchProcess, IndexError):  # there may be none yet
                 chance.choice(victims(launcher, chance)).kill()
                 done[victim] += 1
-        watch.look()
+        watch.check()
     launcher.kill()
     launcher.wait()
     return watch, done
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kills", "cells"),
     [
-        pytest.param(12, 4, id="short"),
+        pytest.param(12, 4, id="short", marks=pytest.mark.slow),
         pytest.param(200, 20, id="long", marks=pytest.mark.chaos),
     ],
 )
@@ -154,7 +153,7 @@ def test_random_kills_change_nothing(store_url, tmp_path, kills, cells):
     left = sum(1 for run, epoch in watch.reached.items() if epoch < 40)
     assert left, "the study was over before the last kill"
     disturbed.finish()
-    watch.look()
+    watch.check()
     calm.finish()
     assert disturbed.results() == calm.results()
-    print(f"{done} lived through, {left} runs were unfinished then")
+    print(f"survived {done}; {left} runs were unfinished at the last kill")

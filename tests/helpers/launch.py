@@ -1,4 +1,4 @@
-"""Studies as a user launches them: real processes, looked at through the database they write."""
+"""Launch studies as a user does, and read the database that they write."""
 
 import sqlite3
 import subprocess
@@ -7,6 +7,9 @@ import time
 from contextlib import closing
 
 import psutil
+from click.testing import CliRunner
+
+from ressmooth.study import main
 
 EPOCHS = 12  # enough to interrupt a run in the middle
 TINY = """
@@ -44,6 +47,12 @@ def launch(file, home, *options, env=None):
     return subprocess.run(command(file, home, *options), capture_output=True, text=True, env=env)
 
 
+def invoke(file, home, *options, env=None):
+    """Run the command in this process: for dry runs and errors, which train nothing."""
+    arguments = [str(file), "--home", str(home), *options]
+    return CliRunner().invoke(main, arguments, prog_name="study", env=env)
+
+
 def query(home, sql):
     # rw: after a kill -9 the first reader recovers the log, which mode=ro may not
     with closing(sqlite3.connect(f"file:{home}/results.db?mode=rw", uri=True)) as connection:
@@ -59,7 +68,7 @@ def wait_for(condition, seconds=120):
         except sqlite3.OperationalError:
             pass  # not there yet
         time.sleep(0.02)
-    raise AssertionError("waited in vain")
+    raise AssertionError(f"not true after {seconds} s")
 
 
 def epochs_recorded(home, at_least):
@@ -67,10 +76,13 @@ def epochs_recorded(home, at_least):
 
 
 def workers_of(launcher):
-    """Processes that train: the fork server's children, or what Ray calls a trainable."""
-    servers = psutil.Process(launcher.pid).children()
-    forked = [child for server in servers for child in server.children()]
-    return forked or [p for p in psutil.process_iter() if "ray::ResourceTrainable" in _title(p)]
+    """Return the processes that train: children of the launcher's fork server or of its Ray."""
+    below = [
+        worker
+        for child in psutil.Process(launcher.pid).children()
+        for worker in child.children(recursive=True)
+    ]
+    return [worker for worker in below if "ray::ResourceTrainable" in _title(worker)] or below
 
 
 def _title(process):

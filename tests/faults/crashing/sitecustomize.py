@@ -1,7 +1,8 @@
-"""Kills a process of a study at a named point, once; ressmooth itself knows nothing of it.
+"""Kill a process of a study at a named point, once, without a line of ressmooth for it.
 
-Python loads this file where its directory is on PYTHONPATH: in launchers, fork servers and workers.
-CRASH_POINT names the point, CRASH_FILE is made when it was reached, so that it is reached once.
+Python imports this file where its directory is on PYTHONPATH: in launchers, fork servers and
+workers. CRASH_POINT names the point. CRASH_FILE is created when it is reached, so that it is
+reached only once.
 """
 
 import builtins
@@ -13,6 +14,8 @@ import signal
 import sys
 from functools import wraps
 from types import SimpleNamespace
+
+ONCE = ("claim", "finish_run")  # a worker calls them once per run
 
 
 def crash():
@@ -38,7 +41,7 @@ def _at(function, *, first):
     def call(*arguments, **options):
         nonlocal calls
         calls += 1
-        fatal = calls == 2  # so that there is something to lose
+        fatal = calls == (1 if function.__name__ in ONCE else 2)  # later: something can be lost
         if first and fatal:
             crash()
         result = function(*arguments, **options)
@@ -50,7 +53,7 @@ def _at(function, *, first):
 
 
 class HalfWritten(io.FileIO):
-    """A file that is never written to its end."""
+    """A file that is never written completely."""
 
     def write(self, content):
         super().write(content[: len(content) // 2])
@@ -63,7 +66,7 @@ def half_written(path, mode):
 
 
 def of(module, name, wrapper):
-    """Wraps `name`, which may be Class.method, of a module as soon as that is loaded."""
+    """Wrap `name`, which may be Class.method, when its module is loaded."""
 
     def install(loaded):
         holder, _, attribute = name.rpartition(".")
@@ -74,7 +77,7 @@ def of(module, name, wrapper):
 
 
 def file_operation(name, wrapper):
-    """Wraps a function of os as checkpoints use it."""
+    """Wrap a function of os as the checkpoint module sees it."""
 
     def install(loaded):
         wrapped = {**vars(os), name: wrapper(getattr(os, name))}
@@ -113,7 +116,7 @@ POINTS = {**WORKER, **LAUNCHER}
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Lets the others find a module, and changes it when it is loaded."""
+    """Patches one module when it is loaded."""
 
     def __init__(self, name, install):
         self.name, self.install = name, install

@@ -1,0 +1,131 @@
+"""Studies that are killed, stopped and resumed, on both engines."""
+
+import re
+import signal
+
+import psutil
+import pytest
+from helpers.launch import CURVES, RESULTS, epochs_recorded, query, wait_for
+
+SEARCH = """
+name = "search"
+dataset = "digits"
+fraction = 0.2
+epochs = 9
+[search]
+sampler = "tpe"
+pruner = "{pruner}"
+trials = 12
+[arms.smooth]
+b = {{ low = 0.05, high = 2.0, log = true }}
+lr = {{ low = 1e-6, high = 0.5, log = true }}
+"""
+TRIALS = "SELECT number_in_branch, params, state, value FROM trial ORDER BY 1"
+pytestmark = pytest.mark.slow
+
+
+def test_a_killed_worker_is_replaced_and_its_run_resumes(engine, study, tmp_path, undisturbed):
+    launcher = engine.start(study, tmp_path, "--workers", "2")
+    epochs_recorded(tmp_path, 3)
+    engine.workers(launcher)[0].kill()
+    _, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, errors
+    assert "worker killed" in errors and "retry 1/3" in errors
+    assert query(tmp_path, RESULTS) == query(undisturbed[0], RESULTS)
+    assert query(tmp_path, CURVES) == query(undisturbed[0], CURVES)
+    assert "tracking events not delivered" in errors and 'run "ressmooth sync"' in errors
+
+
+def test_workers_die_with_a_killed_launcher_and_the_study_resumes(
+    engine, study, tmp_path, undisturbed
+):
+    launcher = engine.start(study, tmp_path, "--workers", "2", "--quiet")
+    epochs_recorded(tmp_path, 5)
+    workers = engine.workers(launcher)
+    assert workers
+    launcher.kill()
+    launcher.wait()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []
+    finished = query(tmp_path, "SELECT id, attempt FROM run WHERE state = 'complete'")
+    resumed = engine.launch(study, tmp_path, "--workers", "2")
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout == undisturbed[1].stdout
+    assert query(tmp_path, RESULTS) == query(undisturbed[0], RESULTS)
+    assert query(tmp_path, CURVES) == query(undisturbed[0], CURVES)
+    assert set(finished) <= set(query(tmp_path, "SELECT id, attempt FROM run"))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "resumes_on"),
+    [(signal.SIGINT, 130, "same engine"), (signal.SIGTERM, 143, "other engine")],
+)
+def test_a_stopped_study_says_how_to_resume_and_either_engine_resumes_it(
+    engine, local_engine, ray_engine, study, tmp_path, undisturbed, number, code, resumes_on
+):
+    launcher = engine.start(study, tmp_path, "--workers", "2")
+    epochs_recorded(tmp_path, 3)
+    launcher.send_signal(number)
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == code
+    resume = re.search(r"Resume with: (.+)", errors).group(1)
+    option = " --engine ray" if engine.name == "ray" else ""
+    assert resume == f"python -m ressmooth.study {study} --home {tmp_path}{option}"
+    assert query(tmp_path, "SELECT count(*) FROM run WHERE state = 'running'") == [(0,)]
+    assert query(tmp_path, "SELECT max(failures) FROM run") == [(0,)]
+    assert query(tmp_path, "SELECT holder_pid FROM study") == [(None,)]
+    other = local_engine if engine is ray_engine else ray_engine
+    resuming = engine if resumes_on == "same engine" else other
+    assert resuming.launch(study, tmp_path).returncode == 0
+    assert query(tmp_path, RESULTS) == query(undisturbed[0], RESULTS)
+    assert query(tmp_path, CURVES) == query(undisturbed[0], CURVES)
+
+
+def test_a_second_signal_does_not_wait_for_the_epoch(engine, study, tmp_path):
+    """An epoch of ResNet56 on the synthetic images takes minutes."""
+    big = ["--set", "dataset=synthetic", "--set", "model=resnet56", "--set", "fraction=1.0"]
+    launcher = engine.start(study, tmp_path, "--workers", "1", *big)
+    wait_for(lambda: query(tmp_path, "SELECT 1 FROM run WHERE state = 'running'"))
+    workers = engine.workers(launcher)
+    launcher.send_signal(signal.SIGINT)
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(timeout=20) == 130
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert workers and alive == []
+    assert query(tmp_path, "SELECT count(*) FROM run WHERE state = 'running'") == [(0,)]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory, local_engine):
+    """TPE with each pruner, one run at a time, undisturbed on this machine."""
+
+    def search(pruner):
+        home = tmp_path_factory.mktemp(pruner)
+        (home / "search.toml").write_text(SEARCH.format(pruner=pruner))
+        done = local_engine.launch(home / "search.toml", home, "--workers", "1")
+        assert done.returncode == 0, done.stderr
+        return home
+
+    return {pruner: search(pruner) for pruner in ("asha", "median")}
+
+
+@pytest.mark.parametrize("pruner", ["asha", "median"])
+def test_a_pruned_search_keeps_its_epochs_and_resumes_to_the_same_rows(
+    engine, searched, pruner, tmp_path
+):
+    file, whole = tmp_path / "search.toml", searched[pruner]
+    file.write_text(SEARCH.format(pruner=pruner))
+    launcher = engine.start(file, tmp_path, "--workers", "1", "--quiet")
+    epochs_recorded(tmp_path, 30)
+    launcher.kill()
+    launcher.wait()
+    assert engine.launch(file, tmp_path, "--workers", "1").returncode == 0
+    states = dict(query(tmp_path, "SELECT state, count(*) FROM trial GROUP BY state"))
+    assert states.keys() == {"complete", "pruned"} and sum(states.values()) == 12
+    pruned = "SELECT last_epoch, (SELECT count(*) FROM epoch WHERE run_id = run.id) FROM run "
+    for last, recorded in query(tmp_path, pruned + "WHERE state = 'pruned'"):
+        assert 1 <= last == recorded < 9
+    assert query(tmp_path, TRIALS) == query(whole, TRIALS)
+    assert query(tmp_path, RESULTS) == query(whole, RESULTS)
+    assert query(tmp_path, CURVES) == query(whole, CURVES)
+    assert list(tmp_path.glob("runs/*/epoch-*")) == []
