@@ -13,6 +13,7 @@ def settings(params: Mapping[str, Any]) -> str:
 
 
 def run_name(arm: str, params: Mapping[str, Any], seed: int) -> str:
+    """Return a run's name: laplace b=0.3 seed 1"""
     return " ".join(filter(None, (arm, settings(params), f"seed {seed}")))
 
 

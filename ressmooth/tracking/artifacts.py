@@ -1,4 +1,4 @@
-"""What MLflow shows of a run or a study: metrics, tags and files."""
+"""Build what MLflow shows of a run or a study: metrics, tags, files and the search page."""
 
 import json
 import warnings
@@ -6,59 +6,71 @@ from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from optuna.visualization import (
-    plot_optimization_history,
-    plot_parallel_coordinate,
-    plot_param_importances,
-    plot_slice,
-)
+from typing import Any, NamedTuple
 
 from ressmooth.config import METRICS
 from ressmooth.formatting import settings
 from ressmooth.report import tables
-from ressmooth.report.compare import Arm, Comparison
-from ressmooth.report.export import complete_trials, optuna_study, varied
+from ressmooth.report.compare import ArmResult, Comparison
+from ressmooth.report.export import complete_trials, optuna_study, varied_parameters
 from ressmooth.spec import StudySpec, read_stored
-from ressmooth.store.rows import EpochRow, RunRow, TrialRow
+from ressmooth.store import EpochRow, RunRow, StudyRow, TrialRow
 from ressmooth.training import metrics
 
-if TYPE_CHECKING:
-    from ressmooth.store import EpochRow, RunRow, StudyRow, TrialRow
-
 RESULTS = ("max_acc", "mean_acc", "test_acc")
-Point = tuple[str, float, int, int]  # name, value, milliseconds since 1970, step
 
 
-def of_epochs(epochs: Sequence[EpochRow]) -> list[Point]:
+class MetricPoint(NamedTuple):
+    """One value of a metric, in the order of the fields of `mlflow.entities.Metric`."""
+
+    name: str
+    value: float
+    timestamp: int  # milliseconds since 1970
+    step: int
+
+
+def epoch_metrics(epochs: Sequence[EpochRow]) -> list[MetricPoint]:
     return [
-        (name, value, milliseconds(epoch.recorded_at), epoch.epoch)
+        point
         for epoch in epochs
-        for name in METRICS
-        if (value := getattr(epoch, name)) is not None
+        for point in _points(epoch, METRICS, epoch.recorded_at, epoch.epoch)
     ]
 
 
-def of_results(run: RunRow) -> list[Point]:
+def result_metrics(run: RunRow) -> list[MetricPoint]:
+    return _points(run, RESULTS, run.finished_at, run.last_epoch)
+
+
+def _points(row: Any, names: Sequence[str], time: datetime | None, step: int) -> list[MetricPoint]:
+    values = {name: getattr(row, name) for name in names}
     return [
-        (name, value, milliseconds(run.finished_at), run.last_epoch)
-        for name in RESULTS
-        if (value := getattr(run, name)) is not None
+        MetricPoint(name, value, milliseconds(time), step)
+        for name, value in values.items()
+        if value is not None
     ]
 
 
-def of_arms(trials: Sequence[TrialRow], arms: Sequence[Arm]) -> list[Point]:
-    """Each arm's best value so far; the step is the number of its complete trials."""
+def arm_metrics(trials: Sequence[TrialRow], arms: Sequence[ArmResult]) -> list[MetricPoint]:
+    """Return the best value of each arm. The step is the number of its complete trials."""
     finished = {trial.id: trial.finished_at for trial in trials}
     return [
-        (f"best/{label(arm, arms)}", arm.value, milliseconds(finished[arm.trial]), arm.tried)
+        MetricPoint(
+            f"best/{_label(arm, arms)}", arm.value, milliseconds(finished[arm.trial]), arm.tried
+        )
         for arm in arms
     ]
 
 
-def label(arm: Arm, arms: Sequence[Arm]) -> str:
-    """Its name, and its condition where that varies, in characters that MLflow allows."""
+def milliseconds(time: datetime | None) -> int:
+    """Return the milliseconds since 1970, or 0 without a time."""
+    return round(time.timestamp() * 1000) if time else 0
+
+
+def _label(arm: ArmResult, arms: Sequence[ArmResult]) -> str:
+    """Return an arm's name and the part of its condition that varies.
+
+    MLflow does not allow "=" in a metric's name.
+    """
     varying = {
         key: value
         for key, value in arm.condition.items()
@@ -67,12 +79,7 @@ def label(arm: Arm, arms: Sequence[Arm]) -> str:
     return " ".join([arm.name, *(f"{key} {value}" for key, value in varying.items())])
 
 
-def name(trial: TrialRow, run: RunRow) -> str:
-    return " ".join(filter(None, (trial.arm, settings(trial.params), f"seed {run.seed}")))
-
-
-def identity(trial: TrialRow, run: RunRow) -> dict[str, str]:
-    """Tags that say which run it is."""
+def identity_tags(trial: TrialRow, run: RunRow) -> dict[str, str]:
     return {
         "arm": trial.arm,
         "trial": str(trial.id),
@@ -81,8 +88,8 @@ def identity(trial: TrialRow, run: RunRow) -> dict[str, str]:
     }
 
 
-def facts(run: RunRow) -> dict[str, str]:
-    """Tags that every attempt may change."""
+def environment_tags(run: RunRow) -> dict[str, str]:
+    """Return the tags that each attempt of a run may change."""
     commit = run.git_commit or ""
     tags = {
         "host": run.host,
@@ -92,73 +99,69 @@ def facts(run: RunRow) -> dict[str, str]:
         "mlflow.source.git.commit": commit.removesuffix("+") or None,
         "git_dirty": "true" if commit.endswith("+") else None,
         "weights_sha256": run.weights_sha256,
-        "error": run.error or ("" if run.attempt > 1 else None),  # an earlier one may be there
+        # an empty value replaces the error of an earlier attempt
+        "error": run.error or ("" if run.attempt > 1 else None),
         **{f"version.{package}": version for package, version in (run.versions or {}).items()},
     }
     return {key: str(value) for key, value in tags.items() if value is not None}
 
 
-def selected(arms: Sequence[Arm]) -> dict[str, str]:
-    """Tags that say what each arm did best with."""
+def selection_tags(arms: Sequence[ArmResult]) -> dict[str, str]:
+    """Return the selected configuration of each arm, with its accuracy."""
     return {
-        f"best.{label(arm, arms)}": f"{arm.value:.2f} % {settings(arm.params)}".rstrip()
+        f"best.{_label(arm, arms)}": f"{arm.value:.2f} % {settings(arm.params)}".rstrip()
         for arm in arms
     }
 
 
-def milliseconds(moment: datetime | None) -> int:
-    """Since 1970; 0 for a moment that has not been."""
-    return round(moment.timestamp() * 1000) if moment else 0
-
-
-def write_run(directory: Path, run: "RunRow", title: str, curve: Sequence["EpochRow"]) -> None:
-    """config.json, and curves.csv and curves.png if an epoch was trained."""
+def write_run(directory: Path, run: RunRow, title: str, curve: Sequence[EpochRow]) -> None:
+    """Write config.json, and curves.csv and curves.png if an epoch was trained."""
     (directory / "config.json").write_text(json.dumps(run.config, indent=1) + "\n")
-    if not curve:
-        return
-    metrics.write_csv(directory / "curves.csv", curve)
-    metrics.draw(curve, title).savefig(directory / "curves.png", dpi=100)
+    if curve:
+        metrics.write_csv(directory / "curves.csv", curve)
+        metrics.draw(curve, title).savefig(directory / "curves.png", dpi=100)
 
 
 def write_study(
     directory: Path,
-    study: "StudyRow",
-    trials: Sequence["TrialRow"],
+    study: StudyRow,
+    trials: Sequence[TrialRow],
     comparisons: Sequence[Comparison],
 ) -> None:
-    """study.toml, comparison.md and .csv, and search/ARM.html where something was searched."""
+    """Write study.toml, comparison.md, comparison.csv, and search/ARM.html for searched arms."""
     (directory / "study.toml").write_text(study.file_text)
-    spec = read_stored(study.spec)
-    against = any(table.has_paper for table in comparisons)
-    markdown = tables.markdown(comparisons, against_paper=against)
+    has_paper = any(table.has_paper for table in comparisons)
+    markdown = tables.markdown(comparisons, against_paper=has_paper)
     (directory / "comparison.md").write_text(f"{markdown}\n")
     (directory / "comparison.csv").write_text(f"{tables.as_csv(comparisons)}\n")
 
     (directory / "search").mkdir()
+    spec = read_stored(study.spec)
     for arm in spec.arms:
         page = search_page(spec, arm, trials)
         if page is not None:
             (directory / "search" / f"{arm}.html").write_text(page)
 
 
-def search_page(spec: StudySpec, arm: str, trials: Sequence["TrialRow"]) -> str | None:
-    """One HTML file that needs nothing else; None if the arm's trials have nothing to show."""
+def search_page(spec: StudySpec, arm: str, trials: Sequence[TrialRow]) -> str | None:
+    """Return Optuna's plots of an arm as a self-contained page, or None if no setting varies."""
     complete = complete_trials(trials, arm)
-    axes = varied(spec, arm, complete)
-    if not axes:
+    space = varied_parameters(spec, arm, complete)
+    if not space:
         return None
-    study = optuna_study(complete, axes)
+    # imported here because plotly is slow to load and the launcher imports this module
+    from optuna import visualization
+
+    plots = (
+        visualization.plot_optimization_history,
+        visualization.plot_param_importances,
+        visualization.plot_parallel_coordinate,
+        visualization.plot_slice,
+    )
+    study = optuna_study(complete, space)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # few trials: importances are rough, as anyone can see
-        figures = [
-            plot(study, target_name="accuracy (%)")
-            for plot in (
-                plot_optimization_history,
-                plot_param_importances,
-                plot_parallel_coordinate,
-                plot_slice,
-            )
-        ]
+        warnings.simplefilter("ignore")  # Optuna warns that importances of few trials are rough
+        figures = [plot(study, target_name="accuracy (%)") for plot in plots]
     parts = [
         figure.to_html(full_html=False, include_plotlyjs=number == 0)
         for number, figure in enumerate(figures)

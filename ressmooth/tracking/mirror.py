@@ -1,8 +1,7 @@
-"""The Store as MLflow shows it: a study is an experiment, a run is a run below its study's.
+"""Show the Store in MLflow: a study is an experiment with a parent run, a run is a child run.
 
-Each is looked for by its uid before it is made, and what is shown is read from the Store with the
-times recorded there, so that delivering again changes nothing. mlflow is loaded here only, and
-only when there is something to deliver.
+Delivering twice changes nothing: runs are found by their uid before they are created, and all
+values and times are read from the Store. mlflow is imported only when it is needed.
 """
 
 import fcntl
@@ -14,189 +13,211 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from ressmooth import paths
+from ressmooth import formatting, paths
 from ressmooth.errors import RessmoothError, TrackingError
-from ressmooth.report import compare
-from ressmooth.report.compare import arms_of
-from ressmooth.store.rows import TERMINAL, EpochRow, OutboxRow, RunRow, StudyRow, TrialRow
+from ressmooth.report.compare import arm_results, compare_arms
+from ressmooth.store import EpochRow, Event, OutboxRow, RunRow, State, Store, StudyRow, TrialRow
 from ressmooth.tracking import artifacts
+from ressmooth.tracking.artifacts import MetricPoint, milliseconds
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from ressmooth.store import Store
-
-ENVIRONMENT = {  # unless the user has set them
+ENVIRONMENT = {  # defaults, which the user's own values override
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-LOUD = ("mlflow", "alembic", "urllib3.connectionpool")  # loggers that print on the terminal
-DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # MLflow would put artifacts in ./mlruns
+NOISY_LOGGERS = ("mlflow", "alembic", "urllib3.connectionpool")
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # URI schemes without a server
 STATUS = {
-    "waiting": "SCHEDULED",
-    "running": "RUNNING",
-    "complete": "FINISHED",
-    "pruned": "KILLED",
-    "failed": "FAILED",
+    State.WAITING: "SCHEDULED",
+    State.RUNNING: "RUNNING",
+    State.COMPLETE: "FINISHED",
+    State.PRUNED: "KILLED",
+    State.FAILED: "FAILED",
 }
-STUDY, RUN = "ressmooth.study_uid", "ressmooth.run_uid"  # tags by which they are found
-CURVE = "ressmooth.curve"  # tag: when the curve that is shown began
-BATCH = 1000  # points that MLflow takes at once
-LONGEST_TAG = 5000  # characters
-TRY_AGAIN = {401, 403, 404, 408, 429}  # client errors that do not lie in what was sent
+STUDY_TAG, RUN_TAG = "ressmooth.study_uid", "ressmooth.run_uid"
+CURVE_TAG = "ressmooth.curve"  # when the first epoch of the curve was recorded, in milliseconds
+MAX_METRICS = 1000  # per request
+MAX_TAG = 5000  # characters
+RETRYABLE = {401, 403, 404, 408, 429}  # client errors that the request itself does not cause
 
 
-class Refused(Exception):
-    """MLflow answered, and would answer so every time."""
+class Rejected(Exception):
+    """MLflow rejected a request and would reject it again."""
+
+
+class RecordedRun(NamedTuple):
+    """A run with everything that the Store has about it."""
+
+    study: StudyRow
+    trial: TrialRow
+    run: RunRow
+    curve: list[EpochRow]
+
+    @property
+    def name(self) -> str:
+        return formatting.run_name(self.trial.arm, self.trial.params, self.run.seed)
+
+    @property
+    def curve_tag(self) -> str:
+        return str(milliseconds(self.curve[0].recorded_at)) if self.curve else ""
 
 
 class Mirror:
+    """Shows studies and their runs in one MLflow."""
+
     def __init__(self, uri: str, home: Path) -> None:
         self.uri, self.home = uri, home.absolute()
-        self.experiments: dict[str, str] = {}  # MLflow's ids by uid
+        # MLflow's ids by uid
+        self.experiments: dict[str, str] = {}
         self.parents: dict[str, str] = {}
-        self.runs: dict[str, tuple[str, str]] = {}  # with the CURVE tag
-        self.curves: dict[str, set[int]] = {}  # epochs that were shown when the curve was
+        self.runs: dict[str, tuple[str, str]] = {}  # with the value of CURVE_TAG
+        self.curves: dict[str, set[int]] = {}  # epochs that were sent with the whole curve
 
     @cached_property
     def client(self) -> "MlflowClient":
-        """Makes an embedded database where there is none, which takes seconds."""
+        """Return MLflow's client. Creating an embedded database takes seconds."""
         for key, value in ENVIRONMENT.items():
             os.environ.setdefault(key, value)
         from mlflow import MlflowClient
 
-        for logger in LOUD:
+        for logger in NOISY_LOGGERS:
             logging.getLogger(logger).setLevel(logging.ERROR)
         with self._lock():
             return MlflowClient(self.uri)
 
     def studies(self) -> dict[str, str]:
-        """The ids of the experiments that show studies, by name; raises TrackingError only."""
-        with self._asking():
+        """Return the ids of the experiments that show studies, by name."""
+        with self._translate_errors():
             found = self.client.search_experiments()
-            return {e.name: e.experiment_id for e in found if STUDY in e.tags}
+            return {e.name: e.experiment_id for e in found if STUDY_TAG in e.tags}
 
     def show_report(self, study: StudyRow, directory: Path) -> None:
-        """Raises TrackingError only."""
-        with self._asking():
+        """Add a report to the artifacts of a study."""
+        with self._translate_errors():
             self.client.log_artifacts(self._parent(study), str(directory), "report")
 
-    def deliver(self, store: "Store", rows: Sequence[OutboxRow]) -> None:
-        """Show what the rows speak of; raises TrackingError or Refused."""
-        for group in subjects(rows):
-            row = group[0]
-            study = next(study for study in store.studies() if study.id == row.study_id)
-            if row.run_id is None:
+    def deliver(self, store: Store, rows: Sequence[OutboxRow]) -> None:
+        """Show what outbox rows refer to. Raise TrackingError if a retry may help, or Rejected."""
+        for group in group_by_subject(rows):
+            event = group[0]
+            study = next(study for study in store.studies() if study.id == event.study_id)
+            if event.run_id is None:
                 self._show_study(store, study)
                 continue
-            run = store.run(row.run_id)
-            trial, curve = store.trial(run.trial_id), store.curve(run.id)
-            if row.kind == "epoch":
-                with self._talking():
-                    shown = self._run(study, trial, run, curve)
-                    pending = {row.epoch for row in group} - self.curves.get(run.uid, set())
-                    self._log_epochs(shown, [epoch for epoch in curve if epoch.epoch in pending])
+            run = store.run(event.run_id)
+            recorded = RecordedRun(study, store.trial(run.trial_id), run, store.curve(run.id))
+            if event.kind == Event.EPOCH:
+                self._show_epochs(recorded, {row.epoch for row in group})
             else:
-                self._show_run(study, trial, run, curve)
+                self._show_run(recorded)
 
-    def _show_run(
-        self, study: StudyRow, trial: TrialRow, run: RunRow, curve: list[EpochRow]
-    ) -> None:
-        """Where and with what it is trained; at its end its results and files too."""
+    def _show_epochs(self, recorded: RecordedRun, epochs: set[int | None]) -> None:
+        with self._translate_errors(may_reject=True):
+            mlflow_run = self._run(recorded)
+            epochs = epochs - self.curves.get(recorded.run.uid, set())
+            self._log_epochs(mlflow_run, [row for row in recorded.curve if row.epoch in epochs])
+
+    def _show_run(self, recorded: RecordedRun) -> None:
+        """Show a run's environment and state, and its results and files once it has ended."""
+        run = recorded.run
+        ended = run.state.is_terminal
         with TemporaryDirectory() as directory:
-            ended = run.state in TERMINAL
             if ended:
-                title = f"{study.name}: {artifacts.name(trial, run)}"
-                artifacts.write_run(Path(directory), run, title, curve)
-            with self._talking():
-                shown = self._run(study, trial, run, curve)
-                self._log(shown, artifacts.of_results(run) if ended else [], artifacts.facts(run))
+                title = f"{recorded.study.name}: {recorded.name}"
+                artifacts.write_run(Path(directory), run, title, recorded.curve)
+            with self._translate_errors(may_reject=True):
+                mlflow_run = self._run(recorded)
+                results = artifacts.result_metrics(run) if ended else []
+                self._log(mlflow_run, results, artifacts.environment_tags(run))
                 if not ended:
-                    self.client.update_run(shown, STATUS[run.state])
+                    self.client.update_run(mlflow_run, STATUS[run.state])
                     return
-                self.client.log_artifacts(shown, directory)
+                self.client.log_artifacts(mlflow_run, directory)
                 weights = paths.run_directory(self.home, run.uid) / paths.WEIGHTS
                 if run.weights_sha256 and weights.exists():
-                    self.client.log_artifact(shown, str(weights))
-                finished = artifacts.milliseconds(run.finished_at)
-                self.client.set_terminated(shown, STATUS[run.state], finished)
+                    self.client.log_artifact(mlflow_run, str(weights))
+                finished = milliseconds(run.finished_at)
+                self.client.set_terminated(mlflow_run, STATUS[run.state], finished)
 
-    def _show_study(self, store: "Store", study: StudyRow) -> None:
+    def _show_study(self, store: Store, study: StudyRow) -> None:
         trials = store.trials(study.id)
-        arms = arms_of(study, store.winners(study.id))
-        comparisons = compare.compare_arms(store, arms)
+        arms = arm_results(study, store.winners(study.id))
         with TemporaryDirectory() as directory:
-            artifacts.write_study(Path(directory), study, trials, comparisons)
-            note = {"mlflow.note.content": (Path(directory) / "comparison.md").read_text()}
-            with self._talking():
+            artifacts.write_study(Path(directory), study, trials, compare_arms(store, arms))
+            note = (Path(directory) / "comparison.md").read_text()
+            tags = {"mlflow.note.content": note, **artifacts.selection_tags(arms)}
+            with self._translate_errors(may_reject=True):
                 parent = self._parent(study)
-                self._log(
-                    parent, artifacts.of_arms(trials, arms), {**note, **artifacts.selected(arms)}
-                )
+                self._log(parent, artifacts.arm_metrics(trials, arms), tags)
                 self.client.log_artifacts(parent, directory)
                 runs = [run for trial in trials for run in trial.runs]
-                if runs and all(run.state in TERMINAL for run in runs):
-                    finished = max(artifacts.milliseconds(run.finished_at) for run in runs)
+                if runs and all(run.state.is_terminal for run in runs):
+                    finished = max(milliseconds(run.finished_at) for run in runs)
                     self.client.set_terminated(parent, "FINISHED", finished)
                 else:
                     self.client.update_run(parent, "RUNNING")
 
-    def _run(self, study: StudyRow, trial: TrialRow, run: RunRow, curve: list[EpochRow]) -> str:
-        """The id of the MLflow run that shows `run`, with its curve if it had none yet."""
-        if run.uid not in self.runs:
-            self._find_or_make_run(study, trial, run)
-        shown, curve_shown = self.runs[run.uid]
-        began = str(artifacts.milliseconds(curve[0].recorded_at)) if curve else ""
-        if curve_shown not in ("", began):
-            # Trained anew after a failure. MLflow keeps every point it was ever given, so the
-            # curve that is no more goes to MLflow's bin and a new run takes its place.
-            self.client.delete_run(shown)
-            del self.runs[run.uid]
-            return self._run(study, trial, run, curve)
-        if curve_shown != began:
-            self._log_epochs(shown, curve)
-            self._log(shown, [], {CURVE: began})
-            self.runs[run.uid] = shown, began
-            self.curves[run.uid] = {epoch.epoch for epoch in curve}
-        return shown
+    def _run(self, recorded: RecordedRun) -> str:
+        """Return the id of the MLflow run of `recorded`. Send the curve if it shows none."""
+        uid = recorded.run.uid
+        if uid not in self.runs:
+            self._find_or_create_run(recorded)
+        mlflow_run, curve_tag = self.runs[uid]
+        if curve_tag not in ("", recorded.curve_tag):
+            # The run was retrained after a failure. MLflow cannot delete points of a metric, so
+            # a new MLflow run replaces the one with the old curve.
+            self.client.delete_run(mlflow_run)
+            del self.runs[uid]
+            return self._run(recorded)
+        if curve_tag != recorded.curve_tag:
+            self._log_epochs(mlflow_run, recorded.curve)
+            self._log(mlflow_run, [], {CURVE_TAG: recorded.curve_tag})
+            self.runs[uid] = mlflow_run, recorded.curve_tag
+            self.curves[uid] = {epoch.epoch for epoch in recorded.curve}
+        return mlflow_run
 
-    def _find_or_make_run(self, study: StudyRow, trial: TrialRow, run: RunRow) -> None:
+    def _find_or_create_run(self, recorded: RecordedRun) -> None:
         from mlflow.entities import Param
 
-        tags = {"mlflow.parentRunId": self._parent(study), **artifacts.identity(trial, run)}
-        found = self._find_or_make(
-            study, RUN, run.uid, run.started_at, tags, artifacts.name(trial, run)
-        )
+        study, trial, run, _ = recorded
+        tags = {"mlflow.parentRunId": self._parent(study), **artifacts.identity_tags(trial, run)}
+        found = self._find_or_create(study, RUN_TAG, run.uid, run.started_at, tags, recorded.name)
         missing = sorted(run.config.keys() - found.data.params.keys())
         params = [Param(key, str(run.config[key])) for key in missing]
         self.client.log_batch(found.info.run_id, params=params)
-        self.runs[run.uid] = found.info.run_id, found.data.tags.get(CURVE, "")
+        self.runs[run.uid] = found.info.run_id, found.data.tags.get(CURVE_TAG, "")
 
     def _parent(self, study: StudyRow) -> str:
+        """Return the id of the MLflow run that shows the study as a whole."""
         if study.uid not in self.parents:
-            found = self._find_or_make(study, STUDY, study.uid, study.created_at, {}, study.name)
+            found = self._find_or_create(
+                study, STUDY_TAG, study.uid, study.created_at, {}, study.name
+            )
             self.parents[study.uid] = found.info.run_id
         return self.parents[study.uid]
 
-    def _find_or_make(
+    def _find_or_create(
         self, study: StudyRow, tag: str, uid: str, started: Any, tags: dict[str, str], name: str
     ) -> Any:
+        """Return the MLflow run whose `tag` is `uid`."""
         with self._lock():
             experiment = self._experiment(study)
             found = self.client.search_runs([experiment], f"tags.`{tag}` = '{uid}'", max_results=1)
             if found:
                 return found[0]
             tags = {tag: uid, "mlflow.source.name": "ressmooth", **tags}
-            return self.client.create_run(experiment, artifacts.milliseconds(started), tags, name)
+            return self.client.create_run(experiment, milliseconds(started), tags, name)
 
     def _experiment(self, study: StudyRow) -> str:
-        """Named as the study, unless another store's study of that name was first."""
+        """Return the id of the study's experiment. A name that is taken gets a suffix."""
         if study.uid not in self.experiments:
             names = (study.name, f"{study.name}-{study.uid[:8]}")
             ids = (self._experiment_named(name, study) for name in names)
@@ -204,80 +225,70 @@ class Mirror:
         return self.experiments[study.uid]
 
     def _experiment_named(self, name: str, study: StudyRow) -> str | None:
+        """Find, restore or create the experiment. Return None if it shows another study."""
         found = self.client.get_experiment_by_name(name)
         if found is None:
+            # a server decides itself where artifacts are; without one MLflow would use ./mlruns
             embedded = self.uri.partition(":")[0].partition("+")[0] in DATABASES
-            where = (self.home / "artifacts" / study.uid).as_uri() if embedded else None
-            tags = {STUDY: study.uid, "mlflow.note.content": study.spec["description"]}
-            return str(self.client.create_experiment(name, where, tags))
-        if found.tags.get(STUDY) != study.uid:
+            location = (self.home / "artifacts" / study.uid).as_uri() if embedded else None
+            tags = {STUDY_TAG: study.uid, "mlflow.note.content": study.spec["description"]}
+            return str(self.client.create_experiment(name, location, tags))
+        if found.tags.get(STUDY_TAG) != study.uid:
             return None
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def _log_epochs(self, shown: str, epochs: Sequence[EpochRow]) -> None:
-        all_points = artifacts.of_epochs(epochs)
-        for start in range(0, len(all_points), BATCH):
-            self._log(shown, all_points[start : start + BATCH], {})
+    def _log_epochs(self, mlflow_run: str, epochs: Sequence[EpochRow]) -> None:
+        points = artifacts.epoch_metrics(epochs)
+        for start in range(0, len(points), MAX_METRICS):
+            self._log(mlflow_run, points[start : start + MAX_METRICS], {})
 
-    def _log(self, shown: str, given: list[artifacts.Point], tags: dict[str, str]) -> None:
+    def _log(self, mlflow_run: str, points: list[MetricPoint], tags: dict[str, str]) -> None:
         from mlflow.entities import Metric, RunTag
 
         self.client.log_batch(
-            shown,
-            metrics=[Metric(*point) for point in given],
-            tags=[RunTag(key, value[:LONGEST_TAG]) for key, value in tags.items()],
+            mlflow_run,
+            metrics=[Metric(*point) for point in points],
+            tags=[RunTag(key, value[:MAX_TAG]) for key, value in tags.items()],
         )
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Talking for somebody who waits: raises TrackingError only."""
+    def _translate_errors(self, *, may_reject: bool = False) -> Iterator[None]:
+        """Raise any error of MLflow as a TrackingError, or as Rejected if `may_reject`."""
         try:
-            with self._talking():
-                yield
-        except Refused as error:
-            raise TrackingError(f"MLflow at {redact(self.uri, self.uri)}: {error}") from None
-
-    @contextmanager
-    def _talking(self) -> Iterator[None]:
-        try:
-            _ = self.client  # made here, since making it takes the lock too
+            _ = self.client  # created here, because that takes the lock, which is not reentrant
             yield
         except RessmoothError:
             raise
         except Exception as error:
-            for known in (self.experiments, self.parents, self.runs, self.curves):
-                known.clear()  # someone may have deleted what they point to
-            raise judged(error, self.uri) from None  # its cause may show a password
+            for ids in (self.experiments, self.parents, self.runs, self.curves):
+                ids.clear()  # somebody may have deleted what they refer to
+            status = _http_status(error)
+            # `from None`, because the cause may contain a password
+            is_permanent = status in range(400, 500) and status not in RETRYABLE
+            if may_reject and is_permanent:
+                raise Rejected(_one_line(error, self.uri)) from None
+            cause = error if status and status < 500 else _innermost(error)
+            message = f"MLflow at {redact(self.uri, self.uri)}: {_one_line(cause, self.uri)}"
+            raise TrackingError(message) from None
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Launchers of one home and `ressmooth sync` must not both make what neither found."""
+        """Keep other processes of this home from creating the same things at the same time."""
         self.home.mkdir(parents=True, exist_ok=True)
         with open(self.home / "mlflow.lock", "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
-def subjects(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
-    """Rows about the same thing together: a run's epochs, then its state; studies last."""
+def group_by_subject(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
+    """Group rows about the same thing: each run's epochs, then its state, and studies last."""
     groups: dict[tuple[bool, int, int, str], list[OutboxRow]] = {}
     for row in rows:
         key = (row.run_id is None, row.study_id, row.run_id or 0, row.kind)
         groups.setdefault(key, []).append(row)
     return [groups[key] for key in sorted(groups)]
-
-
-def judged(error: Exception, uri: str) -> Exception:
-    """Refused if MLflow would answer the same again, otherwise a TrackingError."""
-    status = _http_status(error)
-    if status is not None and 400 <= status < 500 and status not in TRY_AGAIN:
-        return Refused(_line(error, uri))
-    cause: BaseException = error
-    while (status or 500) >= 500 and cause.__context__ is not None:
-        cause = cause.__context__  # the innermost is the shortest: connection refused
-    return TrackingError(f"MLflow at {redact(uri, uri)}: {_line(cause, uri)}")
 
 
 def _http_status(error: Exception) -> int | None:
@@ -288,17 +299,25 @@ def _http_status(error: Exception) -> int | None:
         return int(response.status_code)
     if not isinstance(error, MlflowException):
         return None
-    given = re.search(r"failed with error code (\d{3})", str(error))  # MLflow makes 413 a 500
-    return int(given[1]) if given else int(error.get_http_status_code())  # type: ignore[no-untyped-call]
+    # MLflow reports some client errors, such as 413, as a 500 with the real code in the message
+    found = re.search(r"failed with error code (\d{3})", str(error))
+    return int(found[1]) if found else int(error.get_http_status_code())  # type: ignore[no-untyped-call]
 
 
-def _line(error: BaseException, uri: str) -> str:
+def _innermost(error: BaseException) -> BaseException:
+    """Return the first error of a chain. Its message is the shortest: connection refused."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def _one_line(error: BaseException, uri: str) -> str:
     text = redact(str(error) or type(error).__name__, uri)
     return " ".join(text.split())[:300]
 
 
 def redact(text: str, uri: str) -> str:
-    """The text without the login that a tracking URI may hold."""
+    """Replace the user name and password of a tracking URI with ***."""
     login = uri.partition("://")[2].rpartition("@")[0]
     password = login.partition(":")[2]
     for secret in (login, unquote(login), password, unquote(password)):

@@ -1,4 +1,4 @@
-"""From the Store's outbox to MLflow: beside the training, never in its way."""
+"""Deliver the Store's outbox to MLflow without slowing down the training."""
 
 import threading
 import time
@@ -7,78 +7,86 @@ from pathlib import Path
 
 from ressmooth.errors import StorageError, StoreUnreachable, TrackingError
 from ressmooth.store import OutboxRow, Store
-from ressmooth.tracking.mirror import Mirror, Refused, redact, subjects
+from ressmooth.tracking.mirror import Mirror, Rejected, group_by_subject, redact
 
-ROWS = 200  # of the outbox, taken and ticked off at once
-PERIOD = 1.0  # seconds between two looks at the outbox, at least
-LONGEST_PERIOD = 10.0
-SHARE = 0.02  # of a core, which delivering may take from the training
-LONGEST_BACKOFF = 60.0
-LAST_TRIES = 2  # once the study is over
+BATCH_ROWS = 200  # outbox rows delivered and marked at once
+MIN_PERIOD_SECONDS = 1.0  # between two batches
+MAX_PERIOD_SECONDS = 10.0
+MAX_CPU_SHARE = 0.02  # of a core, so that delivery leaves the cores to the training
+MAX_BACKOFF_SECONDS = 60.0
+FINAL_TRIES = 2  # after the study has ended
 
 
 @dataclass(frozen=True)
 class Delivery:
-    sent: int  # rows of the outbox
-    refusals: list[str]  # a reason for each row that was parked
+    """The outcome of one batch."""
+
+    sent: int  # outbox rows
+    rejections: list[str]  # the reason for each rejected row
 
 
 def deliver_pending(store: Store, mirror: Mirror, study_id: int | None) -> Delivery:
-    """Deliver the oldest rows and park what MLflow refuses; TrackingError if it does not answer."""
+    """Deliver the oldest rows of a study, or of all studies, and mark them sent or rejected.
+
+    Raise TrackingError if MLflow does not answer.
+    """
     sent: list[int] = []
-    refusals: list[str] = []
+    rejections: list[str] = []
     try:
-        for group in subjects(store.pending(study_id, ROWS)):
+        for group in group_by_subject(store.pending(study_id, BATCH_ROWS)):
             try:
                 _deliver(store, mirror, group)
                 sent += [row.id for row in group]
             except (TrackingError, StoreUnreachable, StorageError):
                 raise
-            except Exception as error:  # refused, or a mistake of ours that would come again
+            except Exception as error:  # rejected, or a bug of ours that a retry would not fix
                 reason = redact(f"{type(error).__name__}: {error}", mirror.uri)
                 for row in group:
                     store.reject(row.id, reason)
-                    refusals.append(reason)
+                    rejections.append(reason)
     finally:
         store.mark_sent(sent)
-    return Delivery(len(sent), refusals)
+    return Delivery(len(sent), rejections)
 
 
 def _deliver(store: Store, mirror: Mirror, group: list[OutboxRow]) -> None:
     try:
         mirror.deliver(store, group)
-    except Refused:
-        mirror.studies()  # something that refuses everything is not an MLflow that works
-        mirror.deliver(store, group)  # somebody may have deleted the run: it is looked for anew
+    except Rejected:
+        mirror.studies()  # raises TrackingError if the server rejects every request
+        mirror.deliver(store, group)  # finds or creates a run that somebody has deleted
 
 
 class Relay(threading.Thread):
-    """A launcher's delivery: a thread with its own connection to the Store, which never raises."""
+    """Delivers a study's outbox while it runs. It has its own Store and never raises."""
 
     def __init__(self, url: str, home: Path, uri: str, study_id: int) -> None:
         super().__init__(name="relay", daemon=True)
         self.url, self.study_id = url, study_id
         self.mirror = Mirror(uri, home)
         self.store: Store | None = None
-        self.refused = 0  # rows
-        self.problem: str | None = None  # why some are not delivered
+        self.rejected = 0  # rows
+        self.problem: str | None = None  # why rows are not delivered
         self.finishing = threading.Event()
 
-    def finish(self, seconds: float) -> int:
-        """Deliver what is left, at most so long; the number of rows that were not delivered."""
+    def finish(self, timeout: float) -> int:
+        """Deliver what is left within `timeout` seconds. Return the number of rows not delivered.
+
+        Call this when the study adds no more rows.
+        """
         self.finishing.set()
-        self.join(seconds)
+        self.join(timeout)
         if self.is_alive() and self.problem is None:
-            self.problem = f"MLflow took longer than {seconds:g} s"
+            self.problem = f"MLflow took longer than {timeout:g} s"
         store = Store(self.url)
-        left = store.count_pending(self.study_id) + self.refused
+        left = store.count_pending(self.study_id) + self.rejected
         store.close()
         return left
 
     def run(self) -> None:
         failures = 0
         while True:
-            last = self.finishing.is_set()  # if so, nothing is added any more
+            finishing = self.finishing.is_set()
             began, rows = time.thread_time(), 0
             try:
                 rows = self._deliver()
@@ -86,45 +94,46 @@ class Relay(threading.Thread):
             except Exception as error:
                 failures += 1
                 self.problem = redact(str(error), self.mirror.uri)
-            if last and (failures >= LAST_TRIES or not failures and not rows):
+            if finishing and (failures >= FINAL_TRIES or not failures and not rows):
                 break
-            self._pause(last, failures, rows, time.thread_time() - began)
+            self._pause(finishing, failures, rows, time.thread_time() - began)
         if self.store is not None:
             self.store.close()
 
-    def _pause(self, last: bool, failures: int, rows: int, used: float) -> None:
-        """`used` are the seconds of computing that the round took."""
-        if last:
-            time.sleep(PERIOD if failures else 0.0)
+    def _pause(self, finishing: bool, failures: int, rows: int, cpu_seconds: float) -> None:
+        """Wait for the next batch. `cpu_seconds` is what the last one took."""
+        if finishing:
+            time.sleep(MIN_PERIOD_SECONDS if failures else 0.0)
         elif failures:
-            self.finishing.wait(min(2.0**failures, LONGEST_BACKOFF))
-        elif rows < ROWS:
-            self.finishing.wait(min(max(used / SHARE, PERIOD), LONGEST_PERIOD))
+            self.finishing.wait(min(2.0**failures, MAX_BACKOFF_SECONDS))
+        elif rows < BATCH_ROWS:
+            period = max(cpu_seconds / MAX_CPU_SHARE, MIN_PERIOD_SECONDS)
+            self.finishing.wait(min(period, MAX_PERIOD_SECONDS))
 
     def _deliver(self) -> int:
-        """One round; how many rows were dealt with."""
+        """Deliver one batch. Return its number of rows."""
         self.store = self.store or Store(self.url)
-        done = deliver_pending(self.store, self.mirror, self.study_id)
-        self.refused += len(done.refusals)
-        if done.refusals:
-            self.problem = done.refusals[-1]
-        elif not self.refused:
+        delivery = deliver_pending(self.store, self.mirror, self.study_id)
+        self.rejected += len(delivery.rejections)
+        if delivery.rejections:
+            self.problem = delivery.rejections[-1]
+        elif not self.rejected:
             self.problem = None
-        return done.sent + len(done.refusals)
+        return delivery.sent + len(delivery.rejections)
 
 
 def sync(store: Store, home: Path, uri: str) -> int:
-    """Deliver what is pending of all studies, now; the number of rows that were sent."""
+    """Deliver the pending rows of all studies. Return the number of rows sent."""
     mirror = Mirror(uri, home)
-    total = 0
-    refusals: list[str] = []
+    sent = 0
+    rejections: list[str] = []
     while store.count_pending(None):
-        done = deliver_pending(store, mirror, None)
-        total += done.sent
-        refusals += done.refusals
-    if refusals:
+        delivery = deliver_pending(store, mirror, None)
+        sent += delivery.sent
+        rejections += delivery.rejections
+    if rejections:
         raise TrackingError(
-            f"{total} events delivered; MLflow refused {len(refusals)}, which are not sent again: "
-            f"{refusals[-1]}"
+            f"{sent} events delivered; MLflow rejected {len(rejections)}, which will not be sent "
+            f"again: {rejections[-1]}"
         )
-    return total
+    return sent

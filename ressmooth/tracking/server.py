@@ -1,4 +1,4 @@
-"""Where MLflow is."""
+"""Locate, check and serve MLflow."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ from ressmooth.tracking.mirror import Mirror, redact
 
 
 def tracking_uri(home: Path) -> str:
+    """Return MLFLOW_TRACKING_URI, or else the embedded database of the home directory."""
     return os.environ.get("MLFLOW_TRACKING_URI") or _embedded(home)
 
 
@@ -19,20 +20,20 @@ def _embedded(home: Path) -> str:
 
 
 def show_report(home: Path, study: StudyRow, directory: Path) -> None:
-    """Put a report beside the study's other files."""
+    """Add a report to the artifacts of a study."""
     Mirror(tracking_uri(home), home).show_report(study, directory)
 
 
 def check(home: Path) -> str:
-    """Where MLflow is, if it answers."""
+    """Return MLflow's URI and its number of studies, or raise TrackingError."""
     uri = tracking_uri(home)
     if uri == _embedded(home) and not (home / "mlflow.db").exists():
-        return f"{uri}: not there yet; the first study makes it"
+        return f"{uri}: does not exist yet; the first study creates it"
     return f"{redact(uri, uri)}, {len(Mirror(uri, home).studies())} studies"
 
 
 def pages(home: Path, port: int) -> dict[str, str]:
-    """Where `serve` shows the runs of each study; MLflow's own front page is about chat bots."""
+    """Return the address of each study's runs. MLflow's front page does not show them."""
     studies = Mirror(tracking_uri(home), home).studies()
     return {
         name: f"http://127.0.0.1:{port}/#/experiments/{id}/runs" for name, id in studies.items()
@@ -40,13 +41,12 @@ def pages(home: Path, port: int) -> dict[str, str]:
 
 
 def serve(home: Path, port: int) -> NoReturn:
-    """Become an MLflow server of this home's stores that only this machine can reach."""
+    """Replace this process by an MLflow server that only this machine can reach."""
     uri = tracking_uri(home)
     if uri.startswith(("http:", "https:")):
-        shown = redact(uri, uri)
-        raise ConfigError(f"MLFLOW_TRACKING_URI = {shown}: open that server in a browser")
-    Mirror(uri, home).studies()  # makes the database, which must not happen twice at once
-    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # arguments are seen by everybody
+        raise ConfigError(f"MLFLOW_TRACKING_URI = {redact(uri, uri)}: open it in a browser instead")
+    Mirror(uri, home).studies()  # creates the database, which two processes must not do at once
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # not an argument, which `ps` shows to everybody
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
     command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
     command += ["--host", "127.0.0.1", "--port", str(port)]

@@ -1,4 +1,4 @@
-"""Servers that studies talk to: MLflow, and what stands in its place when it is not well."""
+"""MLflow servers for tests, and HTTP servers that imitate a broken MLflow."""
 
 import http.server
 import os
@@ -42,13 +42,13 @@ class Server:
 
 @contextmanager
 def answering(status, body=b"", *, hangs=False, port=0):
-    """Something that is no MLflow in good health."""
-    over = threading.Event()
+    """Serve `status` and `body` for every request, or never answer if it `hangs`."""
+    closing = threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def answer(self):
             if hangs:
-                over.wait()
+                closing.wait()
                 return
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(status)
@@ -65,11 +65,12 @@ def answering(status, body=b"", *, hangs=False, port=0):
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"127.0.0.1:{server.server_port}"
-    over.set()
+    closing.set()
     server.shutdown()
     server.server_close()
 
 
 @contextmanager
 def nothing():
+    """Yield an address where no server listens."""
     yield f"127.0.0.1:{free_port()}"

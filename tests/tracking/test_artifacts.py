@@ -1,4 +1,4 @@
-"""Optuna's pictures of an arm's search, from trials as the Store has them."""
+"""Optuna's plots of an arm, drawn from recorded trials."""
 
 from datetime import UTC, datetime
 
@@ -8,7 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from ressmooth.report.export import distributions, optuna_study
 from ressmooth.store import TrialRow
-from ressmooth.tracking.artifacts import search_page as page
+from ressmooth.tracking.artifacts import search_page
 
 NOW = datetime.now(UTC)
 SEARCH = {"sampler": "tpe", "trials": 9}
@@ -34,7 +34,7 @@ def test_a_grid_of_numbers_is_an_axis(values, axis):
     assert distributions(spec_of(weight_decay={"grid": values}), "a") == {"weight_decay": axis}
 
 
-def test_other_grids_and_ranges():
+def test_other_grids_and_ranges_are_axes():
     spec = spec_of(
         SEARCH,
         {"momentum": [0.5, 0.25]},
@@ -54,21 +54,21 @@ def test_other_grids_and_ranges():
     }
 
 
-def test_trials_as_optuna_knows_them():
+def test_recorded_trials_become_an_optuna_study():
     trials = [trial(1, {"b": 0.1, "mu": 0.5}, 90.0), trial(2, {"b": 0.3, "mu": 0.5}, 91.0)]
     study = optuna_study(trials, {"b": FloatDistribution(0.1, 0.3)})
     assert study.best_params == {"b": 0.3} and study.best_value == 91.0
 
 
-def test_a_page_needs_nothing_else():
+def test_a_page_is_self_contained():
     spec = spec_of(b={"grid": [0.1, 0.3]}, mu={"grid": [0.75]})
     trials = [trial(n, {"b": b, "mu": 0.75}, 90.0) for n, b in enumerate([0.1, 0.3])]
-    html = page(spec, "a", trials)
+    html = search_page(spec, "a", trials)
     assert html.count("Plotly.newPlot(") >= 4
     assert "<script src=" not in html and 'charset="utf-8"' in html
     for title in ("History", "Importances", "Parallel Coordinate", "Slice"):
         assert title in html
-    assert len(html) < 6e6  # plotly itself once, not once per picture
+    assert len(html) < 6e6  # plotly is included once, not once per plot
 
 
 @pytest.mark.parametrize(
@@ -82,5 +82,5 @@ def test_a_page_needs_nothing_else():
     ],
     ids=["none", "one", "nothing varies", "one complete", "another arm's"],
 )
-def test_nothing_to_show(trials):
-    assert page(spec_of(b={"grid": [0.1, 0.3]}), "a", trials) is None
+def test_no_page_without_a_setting_that_varies(trials):
+    assert search_page(spec_of(b={"grid": [0.1, 0.3]}), "a", trials) is None

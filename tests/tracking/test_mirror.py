@@ -1,4 +1,4 @@
-"""The mirror against MLflow itself: its embedded database, and a server process."""
+"""The mirror with a real MLflow: its embedded database, and a server process."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from helpers.servers import Server, answering, nothing
 
 from ressmooth.errors import ConfigError, TrackingError
 from ressmooth.store import default_url, open_store
-from ressmooth.tracking.mirror import Mirror, hidden
+from ressmooth.tracking.mirror import Mirror, redact
 from ressmooth.tracking.relay import Relay, deliver_pending, sync
 from ressmooth.tracking.server import check, serve, tracking_uri
 
@@ -39,7 +39,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
-    """MLflow's own tables take seconds to make: made once, copied for every test."""
+    """Create MLflow's tables once, because it takes seconds. Each test copies them."""
     home = tmp_path_factory.mktemp("empty")
     Mirror(f"sqlite:///{home}/mlflow.db", home).studies()
     return home / "mlflow.db"
@@ -71,7 +71,7 @@ def store(home):
 
 
 class Seen:
-    """What MLflow has of a study."""
+    """A study as MLflow shows it."""
 
     def __init__(self, uri, name):
         from mlflow import MlflowClient
@@ -99,7 +99,7 @@ class Seen:
         return Path(self.client.download_artifacts(run.info.run_id, path, str(directory)))
 
     def check_curves(self, rows):
-        """Every epoch of every run once, at the time it was recorded."""
+        """Assert that each epoch of each run is shown exactly once."""
         assert len(self.runs) == len(rows)
         for row in rows:
             run = self.run(row)
@@ -160,7 +160,7 @@ def test_a_study_arrives_complete(store, home, uri, tmp_path):
         assert (home / "artifacts").is_dir()
 
 
-def test_a_report_lies_beside_the_study(store, home, uri, tmp_path):
+def test_a_report_is_added_to_the_artifacts_of_the_study(store, home, uri, tmp_path):
     study_id = open_study(store, "reported")
     train_all(store, study_id, home)
     sync(store, home, uri)
@@ -169,7 +169,7 @@ def test_a_report_lies_beside_the_study(store, home, uri, tmp_path):
     (directory / "figures").mkdir(parents=True)
     (directory / "index.html").write_text("<p>the report</p>")
     (directory / "figures" / "a.png").write_bytes(b"a picture")
-    for _ in range(2):  # a newer one takes its place
+    for _ in range(2):  # a newer report replaces the older one
         Mirror(uri, home).show_report(study, directory)
     seen = Seen(uri, "reported")
     assert seen.files(seen.parent, "report") == {"report/index.html", "report/figures"}
@@ -177,8 +177,8 @@ def test_a_report_lies_beside_the_study(store, home, uri, tmp_path):
     assert page.read_text() == "<p>the report</p>"
 
 
-def test_conditions_have_their_own_best(store, home, uri):
-    """MLflow takes few characters in names: = is none of them."""
+def test_each_condition_has_its_own_best_value(store, home, uri):
+    """MLflow does not allow "=" in the name of a metric."""
     spec = specs.study(ARMS, name="conditions", grid={"fraction": [0.5, 0.25]}, seeds=2)
     study = play(store, spec, lambda config: 80 + config["fraction"])
     store.announce_study(study.id)
@@ -192,16 +192,16 @@ def test_conditions_have_their_own_best(store, home, uri):
     }
 
 
-def test_delivering_again_adds_nothing(store, home, uri):
-    """As after a kill between sending and marking: once by the same mirror, once by a new one."""
-    study_id = open_study(store, "again", {"laplace": ARMS["laplace"]}, seeds=1)
+def test_delivering_twice_adds_nothing(store, home, uri):
+    """A relay that is killed between sending and marking delivers its rows a second time."""
+    study_id = open_study(store, "twice", {"laplace": ARMS["laplace"]}, seeds=1)
     train_all(store, study_id, home)
     rows = store.pending(None, 1000)
     mirror = Mirror(uri, home)
     for _ in range(2):
         mirror.deliver(store, rows)
     Mirror(uri, home).deliver(store, rows)
-    seen = Seen(uri, "again")
+    seen = Seen(uri, "twice")
     seen.check_curves(runs_of(store, study_id))
     assert len(seen.history(seen.parent, "best/laplace")) == 1
 
@@ -220,11 +220,11 @@ def test_epochs_arrive_as_they_are_recorded(store, home, uri):
         assert [m.step for m in seen.history(run, "lr")] == list(range(1, number + 1))
 
 
-def test_many_epochs_go_in_batches(store, home):
+def test_many_epochs_are_sent_in_batches(store, home):
     study_id = open_study(store, "long", {"sgd": ARMS["sgd"]}, seeds=1)
     (row,) = runs_of(store, study_id)
     attempt = store.claim(row.id, ENVIRONMENT)
-    for number in range(1, 131):  # 8 points each: more than MLflow takes at once
+    for number in range(1, 131):  # 8 points each: more than MLflow accepts per request
         store.record_epoch(attempt, epoch(number), None)
     sync(store, home, tracking_uri(home))
     seen = Seen(tracking_uri(home), "long")
@@ -232,7 +232,7 @@ def test_many_epochs_go_in_batches(store, home):
 
 
 @pytest.mark.parametrize("state, status", [("pruned", "KILLED"), ("failed", "FAILED")])
-def test_how_runs_end(store, home, state, status):
+def test_the_state_of_a_run_becomes_its_mlflow_status(store, home, state, status):
     study_id = open_study(store, "ends", {"sgd": ARMS["sgd"]}, seeds=1)
     (row,) = runs_of(store, study_id)
     error = "x" * 9000 if state == "failed" else None
@@ -247,8 +247,8 @@ def test_how_runs_end(store, home, state, status):
 
 
 @pytest.mark.parametrize("epochs", [0, EPOCHS])
-def test_a_failed_run_that_is_retried(store, home, epochs):
-    """Its earlier points are gone from the Store, so they must be gone from what MLflow shows."""
+def test_a_retried_run_shows_only_its_new_curve(store, home, epochs):
+    """The Store has dropped the earlier points, so MLflow must not show them either."""
     study_id = open_study(store, "retry", {"sgd": ARMS["sgd"]}, seeds=1)
     (row,) = runs_of(store, study_id)
     mirror = Mirror(tracking_uri(home), home)
@@ -266,10 +266,12 @@ def test_a_failed_run_that_is_retried(store, home, epochs):
     run = seen.run(row)
     assert run.info.status == "RUNNING" and not run.data.tags["error"]
     assert [m.step for m in seen.history(run, "train_loss")] == [1]
-    assert (run.info.run_id == before.info.run_id) == (epochs == 0)  # the same one if it can be
+    assert (run.info.run_id == before.info.run_id) == (
+        epochs == 0
+    )  # replaced only if it had a curve
 
 
-def test_a_name_that_is_taken(store, home, tmp_path_factory):
+def test_a_second_study_of_the_same_name_gets_its_own_experiment(store, home, tmp_path_factory):
     other_home = tmp_path_factory.mktemp("other")
     other = open_store(default_url(other_home))
     for each in (store, other):
@@ -282,7 +284,7 @@ def test_a_name_that_is_taken(store, home, tmp_path_factory):
     assert len(Seen(tracking_uri(home), f"taken-{uid[:8]}").runs) == 1
 
 
-def test_a_run_deleted_in_mlflow_comes_back_whole(store, home):
+def test_a_run_deleted_in_mlflow_is_recreated_with_its_whole_curve(store, home):
     study_id = open_study(store, "deleted", {"sgd": ARMS["sgd"]}, seeds=1)
     (row,) = runs_of(store, study_id)
     mirror = Mirror(tracking_uri(home), home)
@@ -292,14 +294,17 @@ def test_a_run_deleted_in_mlflow_comes_back_whole(store, home):
     seen = Seen(tracking_uri(home), "deleted")
     seen.client.delete_run(seen.run(row).info.run_id)
     store.record_epoch(attempt, epoch(2), None)
-    assert deliver_pending(store, mirror, study_id).refusals == []
+    assert deliver_pending(store, mirror, study_id).rejections == []
     seen = Seen(tracking_uri(home), "deleted")
     assert [m.step for m in seen.history(seen.run(row), "lr")] == [1, 2]
 
 
-def test_what_mlflow_refuses_is_parked_and_the_rest_goes_on(store, home, uri):
-    study_id = open_study(store, "refused", {"sgd": ARMS["sgd"]}, seeds=1)
-    config = {**runs_of(store, study_id)[0].config, "not[a]name": 1}  # MLflow takes no brackets
+def test_rejected_rows_do_not_block_the_others(store, home, uri):
+    study_id = open_study(store, "rejected", {"sgd": ARMS["sgd"]}, seeds=1)
+    config = {
+        **runs_of(store, study_id)[0].config,
+        "not[a]name": 1,
+    }  # MLflow does not allow brackets
     store.add_trial(
         study_id,
         arm="sgd",
@@ -318,11 +323,11 @@ def test_what_mlflow_refuses_is_parked_and_the_rest_goes_on(store, home, uri):
     assert relay.finish(60) == EPOCHS + 2  # the bad run's epochs, claim and end
     assert "not[a]name" in relay.problem
     assert store.count_pending(study_id) == 0
-    seen = Seen(uri, "refused")
+    seen = Seen(uri, "rejected")
     assert [m.step for m in seen.history(seen.run(good), "lr")] == [1, 2, 3]
 
 
-def test_relay_delivers_beside_the_study(store, home, uri):
+def test_relay_delivers_while_the_study_runs(store, home, uri):
     study_id = open_study(store, "relay")
     relay = Relay(store.url, home, uri, study_id)
     relay.start()
@@ -356,8 +361,8 @@ def test_relay_leaves_other_studies_alone(store, home):
     ],
     ids=["down", "500", "hangs", "401", "403", "404", "400", "other page"],
 )
-def test_no_mlflow_there(store, home, monkeypatch, fault, says):
-    """Nothing is lost, the launcher is not kept, and the reason is told without the password."""
+def test_an_unusable_mlflow_loses_nothing(store, home, monkeypatch, fault, says):
+    """Rows stay pending, the study is not delayed, and the reason contains no password."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     study_id = open_study(store, "fault")
     with fault() as address:
@@ -366,7 +371,7 @@ def test_no_mlflow_there(store, home, monkeypatch, fault, says):
         relay.start()
         began = time.monotonic()
         train_all(store, study_id, home)
-        assert time.monotonic() - began < 5  # nothing in the way of the study
+        assert time.monotonic() - began < 5  # delivery does not delay the study
         pending = store.count_pending(study_id)
         assert relay.finish(30) == pending > 0
         assert says in relay.problem and address in relay.problem
@@ -391,7 +396,7 @@ def test_finish_does_not_wait_for_a_server_that_hangs(store, home, monkeypatch):
 
 
 @pytest.mark.slow
-def test_mlflow_goes_and_comes_back(store, home, server):
+def test_delivery_resumes_after_an_outage(store, home, server):
     study_id = open_study(store, "outage")
     relay = Relay(store.url, home, server.uri, study_id)
     relay.start()
@@ -412,23 +417,25 @@ def test_mlflow_goes_and_comes_back(store, home, server):
     Seen(server.uri, "outage").check_curves(rows)
 
 
-def wait_until(is_so, seconds=90):
+def wait_until(condition, seconds=90):
     until = time.monotonic() + seconds
-    while not is_so():
+    while not condition():
         assert time.monotonic() < until
         time.sleep(0.1)
 
 
 @pytest.mark.slow
-def test_two_launchers_make_the_database_quietly(tmp_path):
-    """Two processes at a fresh home at once; neither prints anything of MLflow's."""
+def test_two_launchers_can_create_the_database_at_once(tmp_path):
+    """Neither of them prints any of MLflow's messages."""
     for name in ("first", "second"):
         store = open_store(default_url(tmp_path))
         train_all(store, open_study(store, name, {"sgd": ARMS["sgd"]}, seeds=1), tmp_path)
         store.close()
     code = (
         "import sys; from pathlib import Path; from ressmooth.store import *;"
-        "from ressmooth.tracking import *; home = Path(sys.argv[1]); url = default_url(home);"
+        "from ressmooth.tracking.relay import Relay;"
+        "from ressmooth.tracking.server import tracking_uri;"
+        "home = Path(sys.argv[1]); url = default_url(home);"
         "store = Store(url); relay = Relay(url, home, tracking_uri(home),"
         " store.study(sys.argv[2]).id); relay.start(); print(relay.finish(120), relay.problem)"
     )
@@ -447,9 +454,10 @@ def test_two_launchers_make_the_database_quietly(tmp_path):
     assert kept == {"results.db", "mlflow.db", "mlflow.lock", "artifacts", "runs"}
 
 
-def test_loading_the_module_loads_neither_mlflow_nor_torch():
+def test_importing_the_package_loads_neither_mlflow_nor_torch_nor_plotly():
     code = (
-        "import sys, ressmooth.tracking; print({'mlflow', 'torch', 'plotly'} & sys.modules.keys())"
+        "import sys, ressmooth.tracking.relay, ressmooth.tracking.server;"
+        "print({'mlflow', 'torch', 'plotly'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
@@ -469,20 +477,20 @@ def test_tracking_uri(tmp_path, monkeypatch):
         "https://me:p ss@host",
     ],
 )
-def test_passwords_are_hidden(uri):
+def test_passwords_are_redacted(uri):
     password = uri.partition("me:")[2].rpartition("@")[0]
-    shown = hidden(f"API request to {uri}/api failed: {password}", uri)
+    shown = redact(f"API request to {uri}/api failed: {password}", uri)
     assert password not in shown and "host" in shown
 
 
-def test_check_says_where_mlflow_is(home, tmp_path_factory):
+def test_check_returns_the_address_of_mlflow(home, tmp_path_factory):
     assert check(home) == f"sqlite:///{home}/mlflow.db, 0 studies"
     fresh = tmp_path_factory.mktemp("fresh")
-    assert "not there yet" in check(fresh)
+    assert "does not exist yet" in check(fresh)
     assert list(fresh.iterdir()) == []
 
 
-def test_ui_of_a_server_is_the_server(home, monkeypatch):
+def test_ui_refers_to_a_server_that_is_configured(home, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@host:5000")
     with pytest.raises(ConfigError, match=r"http://\*\*\*@host:5000"):
         serve(home, 5000)

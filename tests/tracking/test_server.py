@@ -1,4 +1,4 @@
-"""The MLflow UI as a person sees it: `ressmooth ui` in headless Chromium."""
+"""`ressmooth ui` in headless Chromium."""
 
 import os
 import subprocess
@@ -13,12 +13,12 @@ from ressmooth.tracking.server import pages, tracking_uri
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-SECONDS = 60  # that a page may take
+TIMEOUT = 60  # seconds to load a page
 
 
 @pytest.fixture(scope="module")
 def address(browser, tmp_path_factory):
-    """Where `ressmooth ui` shows the runs of a small study."""
+    """Serve a small study with `ressmooth ui`. Yield the address of its runs."""
     home, port = tmp_path_factory.mktemp("home"), free_port()
     store = open_store(f"sqlite:///{home}/results.db")
     train_all(store, open_study(store, "seen"), home)
@@ -39,7 +39,7 @@ def address(browser, tmp_path_factory):
 
 @pytest.fixture
 def find(browser):
-    """All elements for a CSS selector, as soon as there are `count` of them."""
+    """Return a function that waits for `count` elements of a CSS selector."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.wait import WebDriverWait
 
@@ -48,23 +48,23 @@ def find(browser):
             elements = (inside or browser).find_elements(By.CSS_SELECTOR, selector)
             return elements if len(elements) >= count else False
 
-        return WebDriverWait(browser, SECONDS).until(found, f"{count} x {selector}")
+        return WebDriverWait(browser, TIMEOUT).until(found, f"{count} x {selector}")
 
     return find
 
 
 @pytest.fixture
 def links(browser, address, find):
-    """The links of the runs table: the study's own run, then the runs folded below it."""
+    """Return the links of the runs table: the study's parent run, then its child runs."""
     browser.get(address)
-    browser.execute_script("localStorage.clear()")  # where MLflow remembers what was unfolded
+    browser.execute_script("localStorage.clear()")  # where MLflow keeps which rows are expanded
     browser.refresh()
     find("[role=gridcell] button")[0].click()
     return find("[role=gridcell] a[href*='/runs/']", 1 + 3 * 2)
 
 
 def screenshot(browser, name):
-    """Kept where RESSMOOTH_SCREENSHOTS says, for people to look at."""
+    """Save a screenshot if RESSMOOTH_SCREENSHOTS names a directory."""
     if directory := os.environ.get("RESSMOOTH_SCREENSHOTS"):
         browser.save_screenshot(f"{directory}/ui-{name}.png")
 
