@@ -1,4 +1,4 @@
-"""Which run is next, and what follows from a run's end, without training anything."""
+"""The order of runs and the results of trials, without training anything."""
 
 import pytest
 from helpers import records, specs
@@ -33,12 +33,12 @@ def drain(planner, state="complete"):
     return count
 
 
-def test_every_cell_is_dispatched_with_every_seed(open_study):
+def test_every_cell_is_trained_with_every_seed(open_study):
     planner = open_study(specs.study(ARMS, seeds=2))
-    handed = []
+    planned = []
     while (run := planner.next()) is not None:
-        handed.append((run.config["method"], run.config["b"], run.seed))
-    assert handed == [
+        planned.append((run.config["method"], run.config["b"], run.seed))
+    assert planned == [
         ("mse", 0.5, 0),
         ("mse", 0.5, 1),
         ("smoothing", 0.1, 0),
@@ -48,13 +48,13 @@ def test_every_cell_is_dispatched_with_every_seed(open_study):
     ]
 
 
-def test_a_stored_configuration_says_everything(open_study):
+def test_a_stored_configuration_includes_the_defaults(open_study):
     run = open_study(specs.study(ARMS, resources={"cpus_per_run": 2})).next()
     assert run.config["lr"] == 0.1 and run.config["weight_decay"] == 1e-4
     assert run.config["threads"] == 2
 
 
-def test_a_trial_is_worth_the_mean_of_its_seeds(open_study, store):
+def test_the_value_of_a_trial_is_the_mean_of_its_seeds(open_study, store):
     planner = open_study(specs.study({"sgd": {"method": "mse"}}, seeds=3))
     drain(planner)
     (trial,) = store.trials(planner.study_id)
@@ -80,7 +80,7 @@ def confirming(**settings):
     return specs.study(ARMS, seeds=2, confirm=3, grid={"fraction": [0.2, 0.4]}, **settings)
 
 
-def test_what_was_chosen_is_confirmed_with_fresh_seeds(open_study, store):
+def test_selected_configurations_are_confirmed_with_fresh_seeds(open_study, store):
     planner = open_study(confirming())
     assert planner.progress().runs_known == 6 * 2 + 4 * 3
     assert drain(planner) == 6 * 2 + 4 * 3
@@ -101,12 +101,12 @@ def test_what_was_chosen_is_confirmed_with_fresh_seeds(open_study, store):
 
 def test_nothing_is_confirmed_before_the_search_has_ended(open_study, store):
     planner = open_study(confirming())
-    handed = [planner.next() for _ in range(12)]
-    assert planner.next() is None  # all are being trained: the choice may still change
-    for run in handed[:-1]:
+    runs = [planner.next() for _ in range(12)]
+    assert planner.next() is None  # all are being trained: the selection may still change
+    for run in runs[:-1]:
         finish(planner, run)
     assert planner.next() is None
-    finish(planner, handed[-1])
+    finish(planner, runs[-1])
     assert planner.next().seed == 10_000
 
 
@@ -119,17 +119,16 @@ def test_a_spent_time_budget_still_confirms(open_study):
     assert planner.next() is None
 
 
-def test_a_restart_confirms_once_and_more_where_asked(open_study, store):
+def test_a_restart_confirms_only_with_additional_seeds(open_study, store):
     drain(open_study(confirming()))
-    again = open_study(confirming())
-    assert again.next() is None
+    assert open_study(confirming()).next() is None
     more = specs.study(ARMS, seeds=2, confirm=5, grid={"fraction": [0.2, 0.4]})
     planner = open_study(more)
     assert sorted({planner.next().seed for _ in range(8)}) == [10_003, 10_004]
     assert planner.next() is None
 
 
-def test_more_fresh_seeds_are_trained_also_where_one_failed(open_study, store):
+def test_more_fresh_seeds_are_trained_even_if_one_failed(open_study, store):
     spec = specs.study({"sgd": {"method": "mse"}}, confirm=2)
     planner = open_study(spec)
     finish(planner, planner.next())
@@ -142,7 +141,7 @@ def test_more_fresh_seeds_are_trained_also_where_one_failed(open_study, store):
     assert [run.state for run in winner.confirmation.runs] == ["failed", *["complete"] * 3]
 
 
-def test_a_new_choice_is_confirmed_anew(open_study, store):
+def test_a_new_selection_gets_its_own_confirmation(open_study, store):
     spec = specs.study(SEARCHED, confirm=1, search={"sampler": "random", "trials": 1})
     drain(open_study(spec))
     more = specs.study(SEARCHED, confirm=1, search={"sampler": "random", "trials": 2})
@@ -165,15 +164,15 @@ def test_with_a_pruner_the_other_seeds_wait_for_the_first(open_study, store):
     assert pruned.state == "pruned" and len(pruned.runs) == 1
 
 
-def test_a_restarted_dispatcher_hands_out_only_what_is_missing(open_study):
+def test_a_restarted_planner_returns_only_missing_runs(open_study):
     spec = specs.study(ARMS, seeds=2)
     planner = open_study(spec)
     for _ in range(3):
         finish(planner, planner.next())
-    lost = planner.next()  # handed out, never finished
-    again = open_study(spec)
-    assert again.next().id == lost.id
-    assert drain(again) == 2
+    lost = planner.next()  # never finished
+    restarted = open_study(spec)
+    assert restarted.next().id == lost.id
+    assert drain(restarted) == 2
 
 
 def test_a_run_whose_worker_died_after_finishing_is_not_trained_again(open_study, store):
@@ -185,8 +184,8 @@ def test_a_run_whose_worker_died_after_finishing_is_not_trained_again(open_study
     assert store.trials(planner.study_id)[0].value == 90.0
 
 
-def test_a_trial_that_ended_unjudged_is_judged_after_a_restart(open_study, store):
-    """The launcher died between the run's end and the trial's."""
+def test_a_trial_whose_runs_ended_is_finished_after_a_restart(open_study, store):
+    """The launcher died after the run had ended, before it finished the trial."""
     spec = specs.study({"sgd": {"method": "mse"}})
     planner = open_study(spec)
     run = planner.next()
@@ -207,7 +206,7 @@ def test_more_trials_later_continue_the_search(open_study):
     assert drain(open_study(specs.study(SEARCHED, search=dict(sampler="tpe", trials=5)))) == 2
 
 
-def test_out_of_time_finishes_what_was_begun_and_asks_for_no_more(open_study):
+def test_out_of_time_finishes_started_trials_and_adds_none(open_study):
     planner = open_study(specs.study(SEARCHED, seeds=2, search=dict(sampler="tpe", hours=1)))
     finish(planner, planner.next())
     planner.out_of_time = True
@@ -215,7 +214,7 @@ def test_out_of_time_finishes_what_was_begun_and_asks_for_no_more(open_study):
     assert planner.next() is None
 
 
-def test_progress_counts_what_is_done_and_what_is_to_come(open_study):
+def test_progress_counts_finished_and_planned_runs(open_study):
     planner = open_study(specs.study(ARMS, seeds=2, epochs=4))
     finish(planner, planner.next())
     progress = planner.progress()
@@ -223,7 +222,7 @@ def test_progress_counts_what_is_done_and_what_is_to_come(open_study):
     assert (progress.epochs_done, progress.epochs_known) == (4, 24)
 
 
-def test_a_lost_run_is_tried_again_until_its_retries_are_spent(open_study, store):
+def test_a_lost_run_is_retried_until_its_retries_are_spent(open_study, store):
     resources = {"retries": 1}
     planner = open_study(specs.study({"sgd": {"method": "mse"}}, resources=resources))
     run = planner.next()
@@ -246,5 +245,5 @@ def test_a_run_that_the_launcher_prunes_keeps_its_best_and_its_time(open_study, 
     planner.prune(run, 71.0)
     pruned = store.run(run.id)
     assert (pruned.state, pruned.max_acc, pruned.seconds) == ("pruned", 71.0, 3.0)
-    with pytest.raises(StaleAttempt):  # its worker comes too late
+    with pytest.raises(StaleAttempt):  # its worker reports too late
         store.record_epoch(attempt, records.epoch(3), None)

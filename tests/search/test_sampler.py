@@ -1,3 +1,5 @@
+"""Proposals and pruning, without training anything."""
+
 import pytest
 from helpers import specs
 
@@ -21,7 +23,7 @@ def score(params):
     return 90 - (params["b"] - 0.4) ** 2 - params["mu"] + (params["distribution"] == "laplace")
 
 
-def pasts(proposals, reports=None):
+def past_trials(proposals, reports=None):
     return [
         PastTrial(
             p.branch.key,
@@ -37,7 +39,7 @@ def pasts(proposals, reports=None):
 
 
 def search(spec, sampler=None):
-    """Ask and tell one after the other, as one worker does."""
+    """Ask for each trial after the previous one has ended, as with one worker."""
     sampler = sampler or Sampler(spec)
     proposals = []
     while (proposal := sampler.ask()) is not None:
@@ -48,10 +50,12 @@ def search(spec, sampler=None):
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes"])
 @pytest.mark.parametrize("stopped_after", [1, 7, 15])
-def test_a_restarted_search_proposes_what_the_uninterrupted_one_would_have(sampler, stopped_after):
+def test_a_restarted_search_proposes_the_same_trials_as_an_uninterrupted_one(
+    sampler, stopped_after
+):
     spec = study(sampler=sampler, trials=18)
     whole = search(spec)
-    resumed = search(spec, Sampler(spec, pasts(whole[:stopped_after])))
+    resumed = search(spec, Sampler(spec, past_trials(whole[:stopped_after])))
     assert [p.params for p in resumed] == [p.params for p in whole[stopped_after:]]
 
 
@@ -71,7 +75,7 @@ def test_random_proposals_do_not_depend_on_the_order_of_completion():
 def test_the_number_of_trials_is_a_total():
     first = search(study(sampler="random", trials=4))
     more = study(sampler="random", trials=7)
-    assert [p.number for p in search(more, Sampler(more, pasts(first)))] == [4, 5, 6]
+    assert [p.number for p in search(more, Sampler(more, past_trials(first)))] == [4, 5, 6]
 
 
 def test_another_study_seed_gives_other_proposals():
@@ -79,7 +83,7 @@ def test_another_study_seed_gives_other_proposals():
     assert [p.params for p in one] != [p.params for p in two]
 
 
-def test_tpe_learns():
+def test_tpe_finds_better_trials_with_time():
     proposals = search(study(sampler="tpe", trials=40))
     early = sum(score(p.params) for p in proposals[:10])
     late = sum(score(p.params) for p in proposals[-10:])
@@ -132,7 +136,7 @@ def test_pruning_decides_the_same_after_a_restart(pruner):
             sampler.should_prune(p.branch.key, p.number, epoch, accuracy)
         sampler.tell(p.branch.key, p.number, "complete", score(p.params))
         done.append(p)
-    restarted = Sampler(spec, pasts(done, curves))
+    restarted = Sampler(spec, past_trials(done, curves))
     ours, theirs = sampler.ask(), restarted.ask()
     assert ours.params == theirs.params
     for epoch in range(1, 10):
@@ -142,10 +146,8 @@ def test_pruning_decides_the_same_after_a_restart(pruner):
         ) == restarted.should_prune(theirs.branch.key, theirs.number, epoch, accuracy)
 
 
-def test_failed_and_pruned_trials_are_told_as_such():
+def test_optuna_learns_the_state_of_each_trial():
     sampler = Sampler(study(sampler="tpe", trials=5, pruner="median"))
-    key = "smooth"
-    states = []
     for state in ("complete", "failed", "pruned"):
         p = sampler.ask()
         key = p.branch.key
