@@ -1,1 +1,1 @@
-"""`ressmooth bench`: ratios of two things timed together, on the machine at hand."""
+"""`ressmooth bench`: ratios of two things that are timed together on this machine."""

@@ -1,7 +1,7 @@
-"""Ratios of two things timed together.
+"""Time two things together and report their ratio.
 
-A and B alternate (A B B A) after a warm-up, and the median of the paired ratios is reported with
-its range, because machines are noisy and a ratio measured side by side is not.
+A and B alternate (A B B A) after a warm-up. The result is the median of the paired ratios with its
+range: load on the machine slows both sides, so a paired ratio varies less than a time.
 """
 
 import json
@@ -23,7 +23,7 @@ class Row:
     low: float
     high: float
     must: float
-    at_most: bool  # whether the ratio must stay below `must`, or reach it
+    at_most: bool  # `must` is an upper limit, not a lower one
 
     @property
     def holds(self) -> bool:
@@ -31,6 +31,8 @@ class Row:
 
 
 class Bench:
+    """Times pairs of functions, and collects a row for each."""
+
     def __init__(self, quick: bool, device: str) -> None:
         self.rounds = 3 if quick else 9
         self.quick = quick
@@ -40,6 +42,7 @@ class Bench:
         self.rows: list[Row] = []
 
     def seconds(self, work: Work, calls: int = 1) -> float:
+        """Return the mean seconds of a call."""
         self._wait()
         started = time.perf_counter()
         for _ in range(calls):
@@ -62,7 +65,7 @@ class Bench:
         at_most: bool = True,
         parts: int = 1,
     ) -> None:
-        """Time a against b, where b is one of `parts` equal parts, and keep the row."""
+        """Add the ratio of the time of `a` to `parts` times that of `b`."""
         calls_a, calls_b = self._calls(a), self._calls(b)
         ratios = []
         for _ in range(self.rounds):
@@ -70,16 +73,14 @@ class Bench:
             second += self.seconds(b, calls_b)
             first += self.seconds(a, calls_a)
             ratios.append(first / (second * parts))
-        self.keep(goal, what, ratios, must=must, at_most=at_most)
+        self.add(goal, what, ratios, must=must, at_most=at_most)
 
-    def keep(
-        self, goal: str, what: str, ratios: list[float], *, must: float, at_most: bool
-    ) -> None:
-        row = Row(goal, what, median(ratios), min(ratios), max(ratios), must, at_most)
-        self.rows.append(row)
+    def add(self, goal: str, what: str, ratios: list[float], *, must: float, at_most: bool) -> None:
+        low, high = min(ratios), max(ratios)
+        self.rows.append(Row(goal, what, median(ratios), low, high, must, at_most))
 
     def _calls(self, work: Work) -> int:
-        """Enough calls for a steady reading; also the warm-up."""
+        """Warm up. Return how many calls make a measurement long enough."""
         work()
         once = self.seconds(work)
         return max(1, round((0.02 if self.quick else 0.1) / max(once, 1e-6)))

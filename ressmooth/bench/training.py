@@ -1,7 +1,4 @@
-"""What the method and the trainer cost on this machine: `ressmooth bench`.
-
-Before a ratio is timed, both sides must compute the same.
-"""
+"""Measure the cost of the method and of the trainer on this machine: `ressmooth bench`."""
 
 import tempfile
 import warnings
@@ -24,7 +21,7 @@ from ressmooth.training.losses import SquaredError
 from ressmooth.training.trainer import Trainer
 
 BATCH = 128
-SMALLEST_EPOCH = 58  # steps: an eighth of Fashion-MNIST
+SMALLEST_EPOCH = 58  # steps of a run on an eighth of Fashion-MNIST
 OURS = partial(SmoothingLoss(Constant(0.5)), progress=0.5)
 PLAIN = SquaredError("softmax", "sum")
 
@@ -32,101 +29,29 @@ PLAIN = SquaredError("softmax", "sum")
 def measure(*, quick: bool, device: str, threads: int) -> list[Row]:
     torch.set_num_threads(threads)
     bench = Bench(quick, device)
-    loss_alone(bench)
-    whole_step(bench)
-    literal(bench)
-    trainer_loop(bench)
-    batches(bench)
-    checkpoints(bench)
+    measure_loss(bench)
+    measure_step(bench)
+    measure_matrix_form(bench)
+    measure_trainer(bench)
+    measure_batches(bench)
+    measure_checkpoint(bench)
     return bench.rows
 
 
-def literal_loss(logits: Tensor, target: Tensor, scale: float = 0.5, alpha: float = 1.0) -> Tensor:
-    """The paper's fully connected layer, written down: an M x M matrix per sample (22)."""
-    d = residual(logits, target)
-    kappa = diffusivity(d.detach(), scale, alpha)
-    m = d.shape[-1]
-    weights = (kappa / (m - 1)).unsqueeze(-1).expand(-1, m, m).clone()  # [B, M, M]
-    weights.diagonal(dim1=-2, dim2=-1).copy_(1 - kappa)
-    smoothed = (weights @ d.unsqueeze(-1)).squeeze(-1)
-    return smoothed.square().sum(-1).mean()
-
-
-def _forward_backward(loss: Callable[..., Tensor], logits: Tensor, target: Tensor) -> Work:
-    return lambda: torch.autograd.grad(loss(logits, target), logits)
-
-
-def _sample(bench: Bench, classes: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(BATCH, classes, generator=generator).to(bench.device)
-    target = torch.randint(classes, (BATCH,), generator=generator).to(bench.device)
-    return logits.requires_grad_(), target
-
-
-def loss_alone(bench: Bench) -> None:
+def measure_loss(bench: Bench) -> None:
+    """G1: compare the smoothing loss with the squared error."""
     unsmoothed = partial(SmoothingLoss(Constant(0.0)), progress=0.5)
     for classes, must in ((10, 2.2), (100, 2.7), (1000, 4.0), (10_000, 3.5)):
-        logits, target = _sample(bench, classes)
-        assert torch.equal(unsmoothed(logits, target), PLAIN(logits, target))
-        bench.compare(
-            "G1",
-            f"loss: smoothing / squared error, M={classes}",
-            _forward_backward(OURS, logits, target),
-            _forward_backward(PLAIN, logits, target),
-            must=must,
-        )
+        sample = _sample(bench, classes)
+        assert torch.equal(unsmoothed(*sample), PLAIN(*sample))
+        what = f"loss: smoothing / squared error, M={classes}"
+        ours, plain = _forward_backward(OURS, *sample), _forward_backward(PLAIN, *sample)
+        bench.compare("G1", what, ours, plain, must=must)
 
 
-def literal(bench: Bench) -> None:
-    for classes, must in ((100, 8.0), (1000, 120.0)):
-        logits, target = _sample(bench, classes)
-        torch.testing.assert_close(OURS(logits, target), literal_loss(logits, target))
-        bench.compare(
-            "G3",
-            f"loss: the paper's M x M layer / ours, M={classes}",
-            _forward_backward(literal_loss, logits, target),
-            _forward_backward(OURS, logits, target),
-            must=must,
-            at_most=False,
-        )
-    bench.compare(
-        "G3b",
-        "loss: ours at M=10000 / M=1000 (linear: 10)",
-        _forward_backward(OURS, *_sample(bench, 10_000)),
-        _forward_backward(OURS, *_sample(bench, 1000)),
-        must=14.0,
-    )
-
-
-def _stepper(model: nn.Module, loss: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """A bare training step that gives the logits back."""
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9, weight_decay=1e-4)
-
-    def step(images: Tensor, labels: Tensor) -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        logits: Tensor = model(images)
-        torch.autograd.backward(loss(logits, labels))
-        optimizer.step()
-        return logits
-
-    return step
-
-
-def _network(bench: Bench, name: str, layout: torch.memory_format) -> nn.Module:
-    torch.manual_seed(0)
-    model = models.build(name, num_classes=10, in_channels=3)
-    return model.to(bench.device).to(memory_format=layout)
-
-
-def _batch(bench: Bench) -> tuple[Tensor, Tensor]:
-    train = load("synthetic", Path()).train
-    images = Normaliser(train)(train.pixels[:BATCH])
-    return images.to(bench.device), train.labels[:BATCH].to(bench.device)
-
-
-def whole_step(bench: Bench) -> None:
-    model = _network(bench, "resnet20", torch.channels_last)
-    batch = _batch(bench)
+def measure_step(bench: Bench) -> None:
+    """G2: compare a training step with the smoothing loss and with the squared error."""
+    model, batch = _network(bench, "resnet20"), _batch(bench)
     bench.compare(
         "G2",
         "ResNet20 step: smoothing / squared error (paper: 1.67)",
@@ -136,31 +61,57 @@ def whole_step(bench: Bench) -> None:
     )
 
 
-def _trainer(bench: Bench, model: str) -> Trainer:
-    settings = {"dataset": "synthetic", "model": model, "epochs": 1000, "lr": 1e-3}
-    fraction = 0.1 if bench.quick else 0.5
-    return Trainer(parse({**settings, "device": bench.device.type, "fraction": fraction}), Path())
+def measure_matrix_form(bench: Bench) -> None:
+    """G3: compare the paper's M x M layer with ours, and check that ours is linear in M."""
+    for classes, must in ((100, 8.0), (1000, 120.0)):
+        sample = _sample(bench, classes)
+        torch.testing.assert_close(OURS(*sample), literal_loss(*sample))
+        what = f"loss: the paper's M x M layer / ours, M={classes}"
+        matrix, ours = _forward_backward(literal_loss, *sample), _forward_backward(OURS, *sample)
+        bench.compare("G3", what, matrix, ours, must=must, at_most=False)
+    large, small = (_forward_backward(OURS, *_sample(bench, classes)) for classes in (10_000, 1000))
+    bench.compare("G3b", "loss: ours at M=10000 / M=1000 (linear: 10)", large, small, must=14.0)
 
 
-def _repeat(work: Work, times: int) -> None:
-    for _ in range(times):
-        work()
+def literal_loss(logits: Tensor, target: Tensor, scale: float = 0.5, alpha: float = 1.0) -> Tensor:
+    """Return the loss with the paper's fully connected layer: an M x M matrix per sample (22)."""
+    d = residual(logits, target)
+    kappa = diffusivity(d.detach(), scale, alpha)
+    m = d.shape[-1]
+    weights = (kappa / (m - 1)).unsqueeze(-1).expand(-1, m, m).clone()  # [B, M, M]
+    weights.diagonal(dim1=-2, dim2=-1).copy_(1 - kappa)
+    smoothed = (weights @ d.unsqueeze(-1)).squeeze(-1)
+    return smoothed.square().sum(-1).mean()
 
 
-def trainer_loop(bench: Bench) -> None:
+def _sample(bench: Bench, classes: int) -> tuple[Tensor, Tensor]:
+    """Return random logits and labels."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(BATCH, classes, generator=generator).to(bench.device)
+    target = torch.randint(classes, (BATCH,), generator=generator).to(bench.device)
+    return logits.requires_grad_(), target
+
+
+def _forward_backward(loss: Callable[..., Tensor], logits: Tensor, target: Tensor) -> Work:
+    return lambda: torch.autograd.grad(loss(logits, target), logits)
+
+
+def measure_trainer(bench: Bench) -> None:
+    """G4: compare an epoch of the trainer with as many bare steps."""
     for name, must in (("resnet20", 1.03), ("small", 1.20)):
         trainer = _trainer(bench, name)
-        bare = _stepper(_network(bench, name, torch.channels_last), OURS)
+        bare = partial(_stepper(_network(bench, name), OURS), *_batch(bench))
         bench.compare(
             "G4",
             f"trainer's epoch / bare steps on one batch, {name}",
             partial(trainer._train, 1),
-            partial(_repeat, partial(bare, *_batch(bench)), len(trainer.batches)),
+            partial(_repeat, bare, len(trainer.batches)),
             must=must,
         )
 
 
-def checkpoints(bench: Bench) -> None:
+def measure_checkpoint(bench: Bench) -> None:
+    """G12: compare saving a checkpoint with the shortest epoch of the paper's studies."""
     trainer = _trainer(bench, "resnet20")
     trainer.train_epoch()  # so that momentum and best weights exist
     with tempfile.TemporaryDirectory() as directory:
@@ -175,8 +126,83 @@ def checkpoints(bench: Bench) -> None:
         )
 
 
+def _trainer(bench: Bench, model: str) -> Trainer:
+    settings = {"dataset": "synthetic", "model": model, "epochs": 1000, "lr": 1e-3}
+    fraction = 0.1 if bench.quick else 0.5
+    return Trainer(parse({**settings, "device": bench.device.type, "fraction": fraction}), Path())
+
+
+def _network(
+    bench: Bench, name: str, layout: torch.memory_format = torch.channels_last
+) -> nn.Module:
+    torch.manual_seed(0)
+    model = models.build(name, num_classes=10, in_channels=3)
+    return model.to(bench.device).to(memory_format=layout)
+
+
+def _batch(bench: Bench) -> tuple[Tensor, Tensor]:
+    train = load("synthetic", Path()).train
+    images = Normaliser(train)(train.pixels[:BATCH])
+    return images.to(bench.device), train.labels[:BATCH].to(bench.device)
+
+
+def _stepper(model: nn.Module, loss: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a bare training step, which returns the logits."""
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9, weight_decay=1e-4)
+
+    def step(images: Tensor, labels: Tensor) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        logits: Tensor = model(images)
+        torch.autograd.backward(loss(logits, labels))
+        optimizer.step()
+        return logits
+
+    return step
+
+
+def _repeat(work: Work, times: int) -> None:
+    for _ in range(times):
+        work()
+
+
+def measure_batches(bench: Bench) -> None:
+    """G5: compare a DataLoader of PIL images with our batches, alone and in an epoch."""
+    train = load("synthetic", Path()).train.to(bench.device)
+    ours = Batches(train, Normaliser(train), BATCH, "crop-flip", seed=0)
+    pil = _PilImages()
+    bench.compare(
+        "G5a",
+        "crop-flip batches: PIL DataLoader / ours",
+        lambda: sum(1 for _ in _pil_loader(pil, 0)),
+        lambda: sum(1 for _ in ours.epoch(1)),
+        must=12.0,
+        at_most=False,
+    )
+    steps = 2 if bench.quick else 10
+    their_step = _stepper(_network(bench, "resnet20", torch.contiguous_format), PLAIN)
+    our_step = _stepper(_network(bench, "resnet20"), PLAIN)
+
+    def their_epoch(workers: int) -> None:
+        """Train as most scripts do: default layout, and the accuracy read at every step."""
+        for images, labels in islice(_pil_loader(pil, workers), steps):
+            labels = torch.as_tensor(labels).to(bench.device)
+            logits = their_step(images.to(bench.device), labels)
+            (logits.argmax(1) == labels).sum().item()
+
+    def our_epoch() -> None:
+        for images, labels in islice(ours.epoch(1), steps):
+            our_step(images, labels)
+
+    candidates = (0,) if bench.quick else (0, 2, 4)
+    with warnings.catch_warnings(action="ignore"):  # more workers than cores
+        workers = min(candidates, key=lambda n: bench.seconds(partial(their_epoch, n)))
+    what = f"ResNet20 epoch: PIL DataLoader with {workers} workers / ours"
+    theirs = partial(their_epoch, workers)
+    bench.compare("G5b", what, theirs, our_epoch, must=1.08, at_most=False)
+
+
 class _PilImages(TorchDataset[tuple[Tensor, int]]):
-    """What most training scripts do: a PIL image and torchvision transforms per sample."""
+    """PIL images with torchvision transforms per sample, as in most training scripts."""
 
     def __init__(self) -> None:
         from torchvision import transforms
@@ -204,43 +230,3 @@ class _PilImages(TorchDataset[tuple[Tensor, int]]):
 
 def _pil_loader(images: _PilImages, workers: int) -> "DataLoader[tuple[Tensor, int]]":
     return DataLoader(images, BATCH, shuffle=True, drop_last=True, num_workers=workers)
-
-
-def batches(bench: Bench) -> None:
-    train = load("synthetic", Path()).train.to(bench.device)
-    ours = Batches(train, Normaliser(train), BATCH, "crop-flip", seed=0)
-    pil = _PilImages()
-    bench.compare(
-        "G5a",
-        "crop-flip batches: PIL DataLoader / ours",
-        lambda: sum(1 for _ in _pil_loader(pil, 0)),
-        lambda: sum(1 for _ in ours.epoch(1)),
-        must=12.0,
-        at_most=False,
-    )
-    steps = 2 if bench.quick else 10
-    their_step = _stepper(_network(bench, "resnet20", torch.contiguous_format), PLAIN)
-    our_step = _stepper(_network(bench, "resnet20", torch.channels_last), PLAIN)
-
-    def their_epoch(workers: int) -> None:
-        """The usual loop: default layout, the accuracy read at every step."""
-        for images, labels in islice(_pil_loader(pil, workers), steps):
-            labels = torch.as_tensor(labels).to(bench.device)
-            logits = their_step(images.to(bench.device), labels)
-            (logits.argmax(1) == labels).sum().item()
-
-    def our_epoch() -> None:
-        for images, labels in islice(ours.epoch(1), steps):
-            our_step(images, labels)
-
-    candidates = (0,) if bench.quick else (0, 2, 4)
-    with warnings.catch_warnings(action="ignore"):  # more workers than cores
-        workers = min(candidates, key=lambda n: bench.seconds(partial(their_epoch, n)))
-    bench.compare(
-        "G5b",
-        f"ResNet20 epoch: PIL DataLoader with {workers} workers / ours",
-        partial(their_epoch, workers),
-        our_epoch,
-        must=1.08,
-        at_most=False,
-    )

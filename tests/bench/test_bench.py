@@ -3,17 +3,17 @@ import json
 import torch
 
 from ressmooth.bench import timing
-from ressmooth.bench.training import literal_loss, loss_alone
+from ressmooth.bench.training import literal_loss, measure_loss
 from ressmooth.smoothing import Constant, SmoothingLoss
 
 
-def test_the_literal_layer_is_what_ours_is_timed_against():
+def test_the_papers_layer_gives_the_same_loss_as_ours():
     logits, target = torch.randn(5, 7, dtype=torch.float64), torch.arange(5)
     ours = SmoothingLoss(Constant(0.5))(logits, target, 0.5)
     assert torch.allclose(ours, literal_loss(logits, target, 0.5, 1.0), rtol=1e-12)
 
 
-def test_rows_hold_by_the_side_of_the_goal_they_are_on():
+def test_a_row_holds_on_the_right_side_of_its_limit():
     row = timing.Row("G", "what", ratio=2.0, low=1.0, high=3.0, must=2.5, at_most=True)
     assert row.holds
     assert not timing.Row("G", "what", 2.0, 1.0, 3.0, must=2.5, at_most=False).holds
@@ -30,9 +30,9 @@ def test_a_ratio_is_the_median_of_its_rounds_per_part(monkeypatch):
     assert (row.low, row.ratio, row.high) == (2.0, 2.5, 3.0)
 
 
-def test_table_and_json_carry_the_same_figures():
+def test_the_table_and_the_json_have_the_same_numbers():
     bench = timing.Bench(quick=True, device="cpu")
-    loss_alone(bench)
+    measure_loss(bench)
     rows = json.loads(timing.as_json(bench.rows))["rows"]
     assert [row["goal"] for row in rows] == ["G1"] * 4
     table = timing.as_table(bench.rows)
