@@ -1,4 +1,4 @@
-"""One run against a real store: what is recorded, resumed and given up."""
+"""One run against a real store: recording, resuming, pruning and failing."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import specs
 
-from ressmooth.engines import runner as runs
+from ressmooth.engines import Decision, runner
 from ressmooth.errors import ConfigError, StaleAttempt
 from ressmooth.search.planner import Planner
 from ressmooth.training.checkpoint import sha256
@@ -15,7 +15,7 @@ from ressmooth.training.trainer import Trainer
 
 @pytest.fixture
 def waiting(store):
-    """The id of a run that waits to be trained."""
+    """Create a run in state waiting. Return its id."""
 
     def make(**settings):
         spec = specs.study({"smooth": {"method": "smoothing"}}, **settings)
@@ -25,21 +25,21 @@ def waiting(store):
     return make
 
 
-def go_on(epoch, best):
-    return "go on"
+def always_continue(epoch, best):
+    return Decision.CONTINUE
 
 
 def curve(store, run_id):
     return [(e.epoch, e.train_loss, e.val_acc) for e in store.curve(run_id)]
 
 
-def stop_at(number, word="stop"):
-    return lambda epoch, best: word if epoch.epoch == number else "go on"
+def stop_at(number, decision=Decision.STOP):
+    return lambda epoch, best: decision if epoch.epoch == number else Decision.CONTINUE
 
 
-def test_a_run_records_every_epoch_its_result_and_its_circumstances(store, waiting, tmp_path):
+def test_a_run_records_its_epochs_its_result_and_its_environment(store, waiting, tmp_path):
     run_id = waiting()
-    assert runs.execute(store, run_id, tmp_path, go_on) == "complete"
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "complete"
     row = store.run(run_id)
     accuracies = [epoch.val_acc for epoch in store.curve(run_id)]
     assert row.state == "complete" and row.last_epoch == len(accuracies) == 3
@@ -55,28 +55,28 @@ def test_a_run_records_every_epoch_its_result_and_its_circumstances(store, waiti
     ]
 
 
-def test_a_stopped_run_waits_and_goes_on_to_the_same_end(store, waiting, tmp_path):
+def test_a_stopped_run_waits_and_resumes_to_the_same_result(store, waiting, tmp_path):
     whole = waiting(name="whole")
-    runs.execute(store, whole, tmp_path, go_on)
+    runner.execute(store, whole, tmp_path, always_continue)
     run_id = waiting(name="stopped")
-    assert runs.execute(store, run_id, tmp_path, stop_at(2)) == "waiting"
+    assert runner.execute(store, run_id, tmp_path, stop_at(2)) == "waiting"
     assert store.run(run_id).state == "waiting" and store.run(run_id).last_epoch == 2
-    assert runs.execute(store, run_id, tmp_path, go_on) == "complete"
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "complete"
     assert curve(store, run_id) == curve(store, whole)
     assert store.run(run_id).weights_sha256 == store.run(whole).weights_sha256
 
 
-def test_a_resumed_run_asks_again_about_its_last_epoch(store, waiting, tmp_path):
-    """The launcher may have died before it gave its verdict."""
+def test_a_resumed_run_reports_its_last_epoch_again(store, waiting, tmp_path):
+    """The launcher may have died before it decided about that epoch."""
     run_id = waiting()
-    runs.execute(store, run_id, tmp_path, stop_at(2))
-    assert runs.execute(store, run_id, tmp_path, stop_at(2, "prune")) == "pruned"
+    runner.execute(store, run_id, tmp_path, stop_at(2))
+    assert runner.execute(store, run_id, tmp_path, stop_at(2, Decision.PRUNE)) == "pruned"
     assert store.run(run_id).last_epoch == 2
 
 
 def test_a_pruned_run_keeps_its_epochs(store, waiting, tmp_path):
     run_id = waiting()
-    assert runs.execute(store, run_id, tmp_path, stop_at(2, "prune")) == "pruned"
+    assert runner.execute(store, run_id, tmp_path, stop_at(2, Decision.PRUNE)) == "pruned"
     row = store.run(run_id)
     assert row.state == "pruned" and len(store.curve(run_id)) == 2
     assert row.max_acc == max(epoch.val_acc for epoch in store.curve(run_id))
@@ -89,33 +89,33 @@ def damage_newest(directory):
     path.write_bytes(content)
 
 
-def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(store, waiting, tmp_path):
+def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(store, waiting, tmp_path):
     whole = waiting(name="whole")
-    runs.execute(store, whole, tmp_path, go_on)
+    runner.execute(store, whole, tmp_path, always_continue)
     run_id = waiting(name="damaged")
-    runs.execute(store, run_id, tmp_path, stop_at(2))
+    runner.execute(store, run_id, tmp_path, stop_at(2))
     directory = tmp_path / "runs" / store.run(run_id).uid
     damage_newest(directory)
     trained = []
-    runs.execute(store, run_id, tmp_path, lambda e, _: trained.append(e.epoch) or "stop")
+    runner.execute(store, run_id, tmp_path, lambda e, _: trained.append(e.epoch) or Decision.STOP)
     assert trained == [1] and (directory / "epoch-000002.corrupt").exists()
-    assert runs.execute(store, run_id, tmp_path, go_on) == "complete"
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "complete"
     assert curve(store, run_id) == curve(store, whole)
     assert store.run(run_id).weights_sha256 == store.run(whole).weights_sha256
 
 
-def test_without_any_whole_checkpoint_a_run_starts_anew(store, waiting, tmp_path):
+def test_a_run_without_intact_checkpoints_starts_from_the_beginning(store, waiting, tmp_path):
     run_id = waiting()
-    runs.execute(store, run_id, tmp_path, stop_at(2))
+    runner.execute(store, run_id, tmp_path, stop_at(2))
     for path in (tmp_path / "runs" / store.run(run_id).uid).glob("epoch-*.pt"):
         path.write_bytes(b"")
-    assert runs.execute(store, run_id, tmp_path, go_on) == "complete"
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "complete"
     assert [epoch for epoch, *_ in curve(store, run_id)] == [1, 2, 3]
 
 
-def test_a_diverged_run_has_failed_and_is_nothing_to_compare(store, waiting, tmp_path):
+def test_a_diverged_run_fails_without_a_result(store, waiting, tmp_path):
     run_id = waiting(output="identity", lr=1e5)
-    assert runs.execute(store, run_id, tmp_path, go_on) == "failed"
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "failed"
     row = store.run(run_id)
     assert row.error == "diverged at epoch 1" and row.max_acc is None
 
@@ -123,20 +123,20 @@ def test_a_diverged_run_has_failed_and_is_nothing_to_compare(store, waiting, tmp
 @pytest.mark.parametrize("part", ["_train", "_evaluate"])
 @pytest.mark.parametrize("position", [0, 1], ids=["loss", "accuracy"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_no_number_that_is_none_gets_recorded(
+def test_nan_and_inf_are_never_recorded(
     store, waiting, tmp_path, monkeypatch, part, position, value
 ):
     measure = getattr(Trainer, part)
 
-    def spoilt(self, *arguments):
+    def broken(self, *arguments):
         measured = list(measure(self, *arguments))
         if len(self.curve) == 1:  # in the second epoch
             measured[position] = value
         return measured
 
-    monkeypatch.setattr(Trainer, part, spoilt)
+    monkeypatch.setattr(Trainer, part, broken)
     run_id = waiting()
-    assert runs.execute(store, run_id, tmp_path, go_on) == "failed"
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "failed"
     row = store.run(run_id)
     assert (row.error, row.max_acc, row.failures) == ("diverged at epoch 2", None, 0)
     assert [epoch.epoch for epoch in store.curve(run_id)] == [1]
@@ -156,42 +156,42 @@ def test_an_exception_becomes_a_failed_run(store, waiting, tmp_path, monkeypatch
 
     run_id = waiting()
     monkeypatch.setattr(Trainer, "train_epoch", fail)
-    assert runs.execute(store, run_id, tmp_path, go_on) == "failed"
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "failed"
     assert store.run(run_id).error.strip().splitlines()[-1] == reason
 
 
-def test_a_long_error_is_cut(store, waiting, tmp_path, monkeypatch):
+def test_a_long_error_is_shortened(store, waiting, tmp_path, monkeypatch):
     def fail(self):
         raise RuntimeError("begin" + "x" * 10**6 + "end")
 
     run_id = waiting()
     monkeypatch.setattr(Trainer, "train_epoch", fail)
-    runs.execute(store, run_id, tmp_path, go_on)
+    runner.execute(store, run_id, tmp_path, always_continue)
     error = store.run(run_id).error
     assert len(error) < 8_100
     assert "RuntimeError: begin" in error and error.endswith("end\n")
 
 
-def test_no_cpu_in_the_place_of_a_gpu(store, waiting, tmp_path, monkeypatch):
-    """A driver that is too old: Ray and nvidia-smi see the GPU, torch does not."""
+def test_a_run_on_a_gpu_does_not_fall_back_to_the_cpu(store, waiting, tmp_path, monkeypatch):
+    """If the driver is too old, Ray and nvidia-smi see the GPU, but torch does not."""
     run_id = waiting(device="auto")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(runs, "DRIVER", tmp_path)
+    monkeypatch.setattr(runner, "DRIVER", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="is the driver new enough for CUDA"):
-        runs.execute(store, run_id, tmp_path, go_on)
+        runner.execute(store, run_id, tmp_path, always_continue)
     assert store.run(run_id).state == "waiting"
 
 
-def test_an_attempt_that_was_replaced_writes_nothing_more(store, waiting, tmp_path):
-    """As a worker that was stopped for long and then goes on."""
+def test_a_stale_attempt_writes_nothing(store, waiting, tmp_path):
+    """As from a worker that was suspended for long and then continues."""
     run_id = waiting()
 
     def replaced(epoch, best):
         store.fail_worker(run_id, "thought dead")
-        return "go on"
+        return Decision.CONTINUE
 
     with pytest.raises(StaleAttempt):
-        runs.execute(store, run_id, tmp_path, replaced)
+        runner.execute(store, run_id, tmp_path, replaced)
     assert len(store.curve(run_id)) == 1
     assert store.run(run_id).state == "waiting"
