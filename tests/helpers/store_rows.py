@@ -1,4 +1,4 @@
-"""What the tests of the Store put into it, also from other processes."""
+"""Rows for tests of the Store, also written from other processes."""
 
 import logging
 from dataclasses import replace
@@ -62,7 +62,7 @@ def add_trial(
 
 
 def add_run(store) -> int:
-    """A waiting run of a study of its own."""
+    """Add a waiting run and return its id."""
     study_id = store.open_study(spec())
     number = len(store.trials(study_id))
     return add_trial(store, study_id, number=number).runs[0].id
@@ -73,18 +73,18 @@ def epoch(number, **metrics):
 
 
 def record(store, epochs=3):
-    """The attempt that has recorded the first epochs of a new run."""
+    """Record the first epochs of a new run and return the attempt."""
     attempt = store.claim(add_run(store), ENVIRONMENT)
     for number in range(1, epochs + 1):
         store.record_epoch(attempt, epoch(number), None)
     return attempt
 
 
-# In other processes: each waits for the others, then they go at the same moment.
+# For other processes, which wait for each other and then act at the same moment.
 
 
-class Problems(logging.Handler):
-    """Keeps every warning: a lock that was waited for in vain shows here, not as an error."""
+class Warnings(logging.Handler):
+    """Collects warnings. A lock that was not obtained in time is one, not an error."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -94,13 +94,13 @@ class Problems(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def meet(barrier):
-    global everybody
-    everybody = barrier
+def set_barrier(shared):
+    global barrier
+    barrier = shared
 
 
 def open_at_once(url):
-    everybody.wait(60)
+    barrier.wait(60)
     store = open_store(url)
     try:
         return store.open_study(spec())
@@ -108,27 +108,27 @@ def open_at_once(url):
         store.close()
 
 
-def hold_at_once(url, study_ids):
-    """Those that this process got to hold, and the warnings."""
-    problems = Problems()
-    logging.getLogger("ressmooth").addHandler(problems)
+def acquire_at_once(url, study_ids):
+    """Return the studies that this process acquired, and the warnings."""
+    warnings = Warnings()
+    logging.getLogger("ressmooth").addHandler(warnings)
     store, held = open_store(url, create=False), []
     for study_id in study_ids:
-        everybody.wait(60)
+        barrier.wait(60)
         try:
             store.acquire(study_id, Holder.here())
             held.append(study_id)
         except StudyBusy:
             pass
     store.close()
-    return held, problems.messages
+    return held, warnings.messages
 
 
 def train_at_once(url, run_ids, epochs):
-    """Short runs, one after the other; the warnings they caused."""
-    problems = Problems()
-    logging.getLogger("ressmooth").addHandler(problems)
-    everybody.wait(60)
+    """Record short runs one after the other. Return the warnings."""
+    warnings = Warnings()
+    logging.getLogger("ressmooth").addHandler(warnings)
+    barrier.wait(60)
     store = open_store(url, create=False)
     for run_id in run_ids:
         attempt = store.claim(run_id, ENVIRONMENT)
@@ -136,4 +136,4 @@ def train_at_once(url, run_ids, epochs):
             store.record_epoch(attempt, epoch(number, val_acc=run_id + number), None)
         store.finish_run(attempt, "complete", max_acc=run_id + epochs)
     store.close()
-    return problems.messages
+    return warnings.messages

@@ -1,3 +1,5 @@
+"""Database URLs, and SQLite files that are damaged, missing or full."""
+
 import hashlib
 import os
 import sqlite3
@@ -22,10 +24,10 @@ def is_sound(file):
         return connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
 
 
-# addresses
+# URLs
 
 
-def test_results_are_under_the_home_unless_told_otherwise(tmp_path, monkeypatch):
+def test_the_default_url_is_in_the_home_unless_the_environment_sets_one(tmp_path, monkeypatch):
     monkeypatch.delenv("RESSMOOTH_DATABASE_URL", raising=False)
     assert default_url(tmp_path) == f"sqlite:///{tmp_path}/results.db"
     monkeypatch.setenv("RESSMOOTH_DATABASE_URL", "postgresql://db/results")
@@ -62,18 +64,18 @@ def test_a_password_is_never_shown(url, shown):
         "postgresql://u:x@sekret@h/db",
     ],
 )
-def test_an_address_that_cannot_hold_results_is_a_mistake(url):
+def test_an_unsupported_url_is_an_error_without_its_password(url):
     with pytest.raises(ConfigError) as raised:
         open_store(url)
     assert "sekret" not in str(raised.value)
 
 
-def test_a_path_may_have_any_letters(tmp_path):
-    place = tmp_path / "größe 100% #1 & so"
-    store = open_store(f"sqlite:///{place}/results.db")
+def test_a_path_may_have_special_characters(tmp_path):
+    directory = tmp_path / "größe 100% #1 & so"
+    store = open_store(f"sqlite:///{directory}/results.db")
     record(store)
     store.close()
-    assert (place / "results.db").exists()
+    assert (directory / "results.db").exists()
 
 
 # files
@@ -85,7 +87,7 @@ def test_a_path_may_have_any_letters(tmp_path):
     ids=["text", "zeros", "png", "header"],
 )
 @pytest.mark.parametrize("create", [False, True])
-def test_a_file_that_is_no_database_is_left_alone(file, content, create):
+def test_a_file_that_is_not_a_database_is_not_changed(file, content, create):
     file.write_bytes(content)
     with pytest.raises(StoreCorrupt, match="results.db is damaged.*not changed"):
         open_store(f"sqlite:///{file}", create=create)
@@ -96,7 +98,7 @@ def test_a_file_that_is_no_database_is_left_alone(file, content, create):
 
 
 @pytest.mark.parametrize("create", [False, True])
-def test_a_truncated_database_is_left_alone(file, create):
+def test_a_truncated_database_is_not_changed(file, create):
     store = open_store(f"sqlite:///{file}")
     record(store)
     store.close()
@@ -108,7 +110,7 @@ def test_a_truncated_database_is_left_alone(file, create):
     assert hashlib.sha256(file.read_bytes()).digest() == before
 
 
-def test_damage_in_the_middle_is_found_when_it_is_read(file):
+def test_a_damaged_page_is_found_when_it_is_read(file):
     store = open_store(f"sqlite:///{file}")
     attempt = record(store)
     with store.database.engine.connect() as connection:
@@ -125,7 +127,7 @@ def test_damage_in_the_middle_is_found_when_it_is_read(file):
 
 
 @pytest.mark.parametrize("create", [False, True])
-def test_a_directory_is_no_database(file, create):
+def test_a_directory_is_not_a_database(file, create):
     file.mkdir()
     with pytest.raises(StoreCorrupt, match="it is a directory"):
         open_store(f"sqlite:///{file}", create=create)
@@ -134,7 +136,7 @@ def test_a_directory_is_no_database(file, create):
     assert list(file.iterdir()) == []
 
 
-def test_an_empty_file_is_damage_where_results_are_expected(file):
+def test_an_empty_file_is_damaged_unless_it_may_be_created(file):
     file.touch()
     for attempt in (Store, lambda url: open_store(url, create=False)):
         with pytest.raises(StoreCorrupt, match="it is empty"):
@@ -144,14 +146,14 @@ def test_an_empty_file_is_damage_where_results_are_expected(file):
     assert file.stat().st_size > 0
 
 
-def test_looking_creates_nothing(file):
+def test_opening_without_create_creates_nothing(file):
     for attempt in (Store, lambda url: open_store(url, create=False)):
         with pytest.raises(StoreUnreachable, match="There is no database .*results.db"):
             attempt(f"sqlite:///{file}")
     assert os.listdir(file.parent) == []
 
 
-def test_a_file_that_is_moved_away_does_not_come_back_empty(file):
+def test_a_file_that_was_moved_away_is_not_replaced(file):
     store = open_store(f"sqlite:///{file}")
     attempt = record(store)
     store.database.engine.dispose()
@@ -162,13 +164,13 @@ def test_a_file_that_is_moved_away_does_not_come_back_empty(file):
     assert not file.exists()
 
 
-def test_a_home_that_cannot_be_made_is_told(tmp_path):
+def test_a_home_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="Cannot create"):
         open_store(f"sqlite:///{tmp_path}/file/home/results.db")
 
 
-def test_a_full_disk_loses_nothing_that_was_recorded(file):
+def test_a_full_disk_loses_no_recorded_epoch(file):
     store = open_store(f"sqlite:///{file}")
     attempt = record(store, epochs=10)
     with store.database.engine.connect() as connection:
@@ -193,7 +195,7 @@ def test_a_full_disk_loses_nothing_that_was_recorded(file):
     "version, journal, synchronous",
     [((3, 40, 1), "delete", 2), ((3, 51, 2), "delete", 2), ((3, 51, 3), "wal", 1)],
 )
-def test_wal_only_where_it_is_safe(file, monkeypatch, version, journal, synchronous):
+def test_wal_is_used_only_where_it_is_safe(file, monkeypatch, version, journal, synchronous):
     monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
     store = open_store(f"sqlite:///{file}")
     record(store)

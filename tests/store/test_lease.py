@@ -1,3 +1,5 @@
+"""Leases: one launcher per study."""
+
 import dataclasses
 import subprocess
 import sys
@@ -18,7 +20,7 @@ def study_id(store):
 
 @pytest.fixture
 def child():
-    """Another process of this host, alive."""
+    """Another process on this host."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process
     process.kill()
@@ -30,8 +32,8 @@ def holder_of(process):
     return dataclasses.replace(Holder.here(), pid=process.pid, started=started)
 
 
-def silence(store, seconds):
-    """Let the last beat be longer ago."""
+def age_heartbeat(store, seconds):
+    """Move the last heartbeat into the past."""
     ago = {
         "sqlite": f"strftime('%Y-%m-%d %H:%M:%f000', 'now', '-{seconds} seconds')",
         "postgresql": f"now() - interval '{seconds} seconds'",
@@ -40,7 +42,7 @@ def silence(store, seconds):
         connection.execute(text(f"UPDATE study SET beat_at = {ago}"))
 
 
-def test_a_held_study_says_by_whom(store, study_id):
+def test_a_held_study_names_its_holder(store, study_id):
     holder = Holder.here()
     store.acquire(study_id, holder)
     study = store.study("demo")
@@ -50,16 +52,16 @@ def test_a_held_study_says_by_whom(store, study_id):
     assert (store.study("demo").held_by, store.study("demo").held_at) == (None, None)
 
 
-def test_a_living_launcher_is_not_disturbed(store, study_id, child):
+def test_a_study_of_a_living_launcher_is_busy(store, study_id, child):
     first = holder_of(child)
     store.acquire(study_id, first)
-    silence(store, 100)
+    age_heartbeat(store, 100)
     with pytest.raises(StudyBusy, match=f"'demo' is being run by {first.host}/{child.pid} since"):
         store.acquire(study_id, Holder.here())
     assert store.study("demo").held_by == str(first)
 
 
-def test_a_launcher_may_hold_twice_and_again_after_release(store, study_id):
+def test_a_launcher_can_acquire_twice_and_after_release(store, study_id):
     holder = Holder.here()
     store.acquire(study_id, holder)
     store.acquire(study_id, holder)
@@ -67,14 +69,14 @@ def test_a_launcher_may_hold_twice_and_again_after_release(store, study_id):
     store.acquire(study_id, Holder.here())
 
 
-def test_two_holders_of_one_process_are_two(store, study_id):
+def test_two_holders_in_one_process_exclude_each_other(store, study_id):
     store.acquire(study_id, Holder.here())
     with pytest.raises(StudyBusy):
         store.acquire(study_id, Holder.here())
 
 
 @pytest.mark.parametrize("reap", [False, True])
-def test_a_dead_launcher_of_this_host_is_followed_at_once(store, study_id, child, reap):
+def test_a_dead_launcher_on_this_host_is_replaced_at_once(store, study_id, child, reap):
     store.acquire(study_id, holder_of(child))
     child.kill()
     if reap:
@@ -84,19 +86,19 @@ def test_a_dead_launcher_of_this_host_is_followed_at_once(store, study_id, child
     store.acquire(study_id, Holder.here())
 
 
-def test_a_pid_that_was_given_away_is_not_its_launcher(store, study_id, child):
+def test_a_reused_pid_is_not_the_launcher(store, study_id, child):
     earlier = dataclasses.replace(holder_of(child), started=1.0)
     store.acquire(study_id, earlier)
     store.acquire(study_id, Holder.here())
 
 
-def test_a_launcher_elsewhere_is_followed_when_it_is_silent(store, study_id):
+def test_a_remote_launcher_is_replaced_when_its_lease_lapses(store, study_id):
     elsewhere = dataclasses.replace(Holder.here(), host="elsewhere", pid=2**22 + 1)
     store.acquire(study_id, elsewhere)
-    silence(store, 110)
+    age_heartbeat(store, 110)
     with pytest.raises(StudyBusy, match="elsewhere/4194305"):
         store.acquire(study_id, Holder.here())
-    silence(store, 130)
+    age_heartbeat(store, 130)
     mine = Holder.here()
     store.acquire(study_id, mine)
     with pytest.raises(StudyBusy, match=f"lost its lease.*{mine}"):
@@ -105,17 +107,17 @@ def test_a_launcher_elsewhere_is_followed_when_it_is_silent(store, study_id):
     assert store.study("demo").held_by == str(mine)
 
 
-def test_a_beat_keeps_the_study_and_the_time(store, study_id):
+def test_a_heartbeat_renews_the_lease_and_records_the_time(store, study_id):
     elsewhere = dataclasses.replace(Holder.here(), host="elsewhere")
     store.acquire(study_id, elsewhere)
-    silence(store, 130)
+    age_heartbeat(store, 130)
     store.heartbeat(study_id, elsewhere, 42.5)
     with pytest.raises(StudyBusy):
         store.acquire(study_id, Holder.here())
     assert store.study("demo").elapsed == 42.5
 
 
-def test_a_beat_after_release_is_refused(store, study_id):
+def test_a_heartbeat_after_release_is_refused(store, study_id):
     holder = Holder.here()
     store.acquire(study_id, holder)
     store.release(study_id, holder)

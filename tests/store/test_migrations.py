@@ -1,3 +1,5 @@
+"""Creating and upgrading the schema."""
+
 import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +17,7 @@ from helpers.store_rows import ENVIRONMENT, epoch, record, spec
 from sqlalchemy import inspect, text
 
 from ressmooth.errors import SchemaError, StorageError
-from ressmooth.store import Store, database, migrations, open_store, upgrade
-from ressmooth.store import schema as upgrading
+from ressmooth.store import Store, database, migrations, open_store, schema, upgrade
 from ressmooth.store.tables import Base
 
 PUBLISHED = {row.problem for row in published_figures()}
@@ -32,7 +33,7 @@ def upgrade():
         trial.alter_column("arm", nullable=True)  # SQLite has to rebuild the table for this
     op.execute("UPDATE trial SET note = 'old'")
 """
-OF_THE_FIRST_RELEASE = (
+ROWS_OF_0001 = (
     """INSERT INTO study (id, uid, name, spec, file_text, created_at, elapsed)
        VALUES (1, 'u', 'demo', '{"grid": {"b": [0.3, 0.5]}}', '', '2026-01-01 00:00:00', 0)""",
     """INSERT INTO trial (id, study_id, arm, branch, number_in_branch, params, state,
@@ -48,14 +49,14 @@ LEAVE_ORPHANS = ADD_A_NOTE + "    op.execute('DELETE FROM run')\n"
 
 @pytest.fixture
 def next_release(tmp_path, monkeypatch):
-    """Become the release whose migration 0003 is given."""
+    """Return a function that adds migration 0003 to this release."""
 
     def release(migration):
         directory = tmp_path / "migrations"
         shutil.copytree(Path(migrations.__file__).parent, directory)
         (directory / "versions" / "0003_next.py").write_text(migration)
-        monkeypatch.setattr(upgrading, "MIGRATIONS", directory)
-        for module in (upgrading, database):
+        monkeypatch.setattr(schema, "MIGRATIONS", directory)
+        for module in (schema, database):
             monkeypatch.setattr(module, "HEAD", "0003")
 
     return release
@@ -71,14 +72,14 @@ def columns(store, table):
         return {column["name"] for column in inspect(connection).get_columns(table)}
 
 
-def test_tables_and_migrations_say_the_same(store):
+def test_tables_and_migrations_agree(store):
     options = {"version_table": migrations.VERSION_TABLE, "compare_type": True}
     with store.database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, Base.metadata) == []
 
 
-def test_head_is_the_end_of_one_line():
+def test_head_is_the_last_of_a_linear_history():
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     scripts = ScriptDirectory.from_config(config)
@@ -88,11 +89,11 @@ def test_head_is_the_end_of_one_line():
 
 
 def test_migrations_are_installed_with_the_package():
-    """Setuptools takes packages only, not directories without __init__.py."""
+    """Setuptools installs only directories with an __init__.py."""
     assert import_module("ressmooth.store.migrations.versions").__file__ is not None
 
 
-def test_upgrading_makes_the_tables_once(store_url):
+def test_upgrading_creates_the_tables_once(store_url):
     assert upgrade(store_url) == (None, "0002")
     store = Store(store_url)
     attempt = record(store)
@@ -105,7 +106,7 @@ def test_upgrading_makes_the_tables_once(store_url):
     store.close()
 
 
-def test_without_tables_a_store_is_not_opened(store_url):
+def test_a_store_without_tables_is_not_opened(store_url):
     if store_url.startswith("sqlite"):
         with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as connection:
             connection.execute("CREATE TABLE other (id)")
@@ -115,7 +116,7 @@ def test_without_tables_a_store_is_not_opened(store_url):
     open_store(store_url).close()
 
 
-def test_an_older_schema_is_refused_with_the_cure(store, next_release):
+def test_an_older_schema_is_refused_with_the_command_to_upgrade(store, next_release):
     next_release(ADD_A_NOTE)
     for attempt in (Store, open_store):
         with pytest.raises(SchemaError, match="older schema 0002.*0003.*ressmooth db upgrade"):
@@ -168,10 +169,10 @@ def test_an_older_file_is_backed_up_first(file, next_release, monkeypatch):
     store.close()
 
 
-def test_without_a_backup_there_is_no_upgrade(file, next_release, monkeypatch):
+def test_if_the_backup_fails_nothing_is_upgraded(file, next_release, monkeypatch):
     store = open_store(f"sqlite:///{file}")
     next_release(ADD_A_NOTE)
-    monkeypatch.setattr(upgrading.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(schema.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(StorageError, match="Cannot back up .*full"):
         upgrade(store.url)
     assert "note" not in columns(store, "trial")
@@ -186,12 +187,12 @@ def test_a_failed_upgrade_changes_nothing(store, next_release, monkeypatch):
         upgrade(store.url)
     assert "note" not in columns(store, "trial")
     monkeypatch.undo()
-    again = Store(store.url)
-    again.record_epoch(attempt, epoch(4), None)
-    again.close()
+    reopened = Store(store.url)
+    reopened.record_epoch(attempt, epoch(4), None)
+    reopened.close()
 
 
-def test_an_upgrade_that_would_orphan_rows_is_undone(store, next_release):
+def test_an_upgrade_that_would_orphan_rows_is_rolled_back(store, next_release):
     attempt = record(store)
     next_release(LEAVE_ORPHANS)
     with pytest.raises(Exception, match="rows refer to missing rows|violates foreign key"):
@@ -200,10 +201,10 @@ def test_an_upgrade_that_would_orphan_rows_is_undone(store, next_release):
     assert store.run(attempt.run_id).last_epoch == 3
 
 
-def test_of_many_upgraders_one_upgrades(store, next_release):
+def test_one_of_many_upgraders_upgrades(store, next_release):
     record(store)
     next_release(ADD_A_NOTE)
-    # Rather an error than upgraders that wait for each other for ever.
+    # A deadlock becomes an error.
     limit = "&options=-c%20lock_timeout%3D20s" if store.url.startswith("postgresql") else ""
     with ThreadPoolExecutor(4) as threads:
         results = list(threads.map(upgrade, [store.url + limit] * 4))
@@ -212,7 +213,7 @@ def test_of_many_upgraders_one_upgrades(store, next_release):
         assert len(backups(Path(store.url.removeprefix("sqlite:///")))) == 1
 
 
-def test_tables_of_another_program_are_not_touched(store_url):
+def test_tables_of_another_program_are_not_changed(store_url):
     made = open_store(store_url)
     with made.database.engine.begin() as connection:
         connection.execute(text("DROP TABLE ressmooth_version"))
@@ -221,8 +222,8 @@ def test_tables_of_another_program_are_not_touched(store_url):
         upgrade(store_url)
 
 
-def test_a_database_of_the_first_release_is_still_of_use(tmp_path):
-    """assets/store_0001.db was written by the release whose schema was 0001; it never changes."""
+def test_a_database_of_schema_0001_is_upgraded_and_used(tmp_path):
+    """assets/store_0001.db was written by the release with schema 0001. Never change it."""
     file = tmp_path / "results.db"
     shutil.copy(ASSETS / "store_0001.db", file)
     upgrade(f"sqlite:///{file}")
@@ -251,8 +252,8 @@ def test_a_database_of_the_first_release_is_still_of_use(tmp_path):
     store.close()
 
 
-def test_a_database_with_confirmations_is_still_of_use(tmp_path):
-    """assets/store_0002.db was written by the release whose schema was 0002; it never changes."""
+def test_a_database_of_schema_0002_is_used(tmp_path):
+    """assets/store_0002.db was written by the release with schema 0002. Never change it."""
     file = tmp_path / "results.db"
     shutil.copy(ASSETS / "store_0002.db", file)
     upgrade(f"sqlite:///{file}")
@@ -281,17 +282,17 @@ def test_a_database_with_confirmations_is_still_of_use(tmp_path):
     store.close()
 
 
-def test_conditions_are_filled_in_from_what_was_recorded(store_url, tmp_path, monkeypatch):
+def test_migration_0002_fills_in_conditions_from_recorded_runs(store_url, tmp_path, monkeypatch):
     directory = tmp_path / "first"
     shutil.copytree(Path(migrations.__file__).parent, directory)
     (directory / "versions" / "0002_comparison.py").unlink()
-    monkeypatch.setattr(upgrading, "MIGRATIONS", directory)
-    monkeypatch.setattr(upgrading, "HEAD", "0001")
+    monkeypatch.setattr(schema, "MIGRATIONS", directory)
+    monkeypatch.setattr(schema, "HEAD", "0001")
     upgrade(store_url)
     monkeypatch.undo()
     old = database.Database(store_url)
     with old.engine.begin() as connection:
-        for statement in OF_THE_FIRST_RELEASE:
+        for statement in ROWS_OF_0001:
             connection.execute(text(statement.replace(":", r"\:")))
     old.close()
     assert upgrade(store_url) == ("0001", "0002")

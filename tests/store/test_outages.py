@@ -1,4 +1,4 @@
-"""A database that is locked, cut off, restarted or not there."""
+"""A database that is locked, disconnected, restarted or missing."""
 
 import re
 import sqlite3
@@ -23,17 +23,17 @@ def file(tmp_path):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Give up at once where a minute or five would be waited."""
+    """Give up at once instead of retrying for minutes."""
     monkeypatch.setattr(database, "RETRY_FOR", 0.0)
     monkeypatch.setattr(database, "RETRY_OPENING_FOR", 0.0)
     monkeypatch.setattr(database, "BUSY_TIMEOUT", 0.05)
 
 
-@pytest.mark.parametrize("where", ["u:sekret@127.0.0.1:1/db", "127.0.0.1:1/db?password=sekret"])
-def test_an_unreachable_server_is_named_without_password(impatient, where):
+@pytest.mark.parametrize("address", ["u:sekret@127.0.0.1:1/db", "127.0.0.1:1/db?password=sekret"])
+def test_an_unreachable_server_is_named_without_password(impatient, address):
     for attempt in (Store, open_store, upgrade):
         with pytest.raises(StoreUnreachable, match=r"127\.0\.0\.1:1.*refused") as raised:
-            attempt(f"postgresql://{where}")
+            attempt(f"postgresql://{address}")
         error = raised.value
         while error:
             assert "sekret" not in f"{error}{error!r}"
@@ -41,7 +41,7 @@ def test_an_unreachable_server_is_named_without_password(impatient, where):
 
 
 def hold_lock(file, until):
-    """Another program writes; the returned thread ends when it is done."""
+    """Lock the file from a thread until the event is set. Return the thread."""
     locked = threading.Event()
 
     def work():
@@ -56,7 +56,7 @@ def hold_lock(file, until):
     return thread
 
 
-def test_a_locked_file_is_waited_for_and_tried_again(file, monkeypatch, caplog):
+def test_a_transaction_on_a_locked_file_is_retried(file, monkeypatch, caplog):
     monkeypatch.setattr(database, "BUSY_TIMEOUT", 0.05)
     monkeypatch.setattr(database, "FIRST_PAUSE", 0.05)
     store = open_store(f"sqlite:///{file}")
@@ -71,7 +71,7 @@ def test_a_locked_file_is_waited_for_and_tried_again(file, monkeypatch, caplog):
     store.close()
 
 
-def test_a_file_locked_for_too_long_is_named(file, impatient):
+def test_a_file_locked_for_too_long_is_an_error(file, impatient):
     store = open_store(f"sqlite:///{file}")
     attempt = record(store)
     until = threading.Event()
@@ -86,12 +86,12 @@ def test_a_file_locked_for_too_long_is_named(file, impatient):
 
 @pytest.fixture
 def brisk(monkeypatch):
-    """Try again soon."""
+    """Retry soon."""
     monkeypatch.setattr(database, "FIRST_PAUSE", 0.05)
 
 
 def cut_connections(server, url):
-    """As an administrator would; how many there were."""
+    """Cut all connections, as an administrator can. Return how many there were."""
     name = re.search(r"test_\w+", url).group()
     query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
@@ -108,7 +108,7 @@ def test_a_cut_connection_is_replaced(store, postgres, brisk, caplog):
 
 
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True)
-def test_a_transaction_that_is_cut_off_is_done_again(store, postgres, brisk, caplog):
+def test_a_transaction_whose_connection_is_cut_is_retried(store, postgres, brisk, caplog):
     attempt = record(store)
     engine = store.database.engine
     event.listen(engine, "commit", lambda _: cut_connections(postgres, store.url), once=True)
@@ -120,7 +120,7 @@ def test_a_transaction_that_is_cut_off_is_done_again(store, postgres, brisk, cap
 
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_a_restarted_server_is_waited_for(store, postgres, mode, brisk, caplog):
+def test_transactions_wait_for_a_server_to_restart(store, postgres, mode, brisk, caplog):
     attempt = record(store)
     options = ["-w", "-D", str(postgres.pgdata), "-l", str(postgres.log), "-m", mode]
     with ThreadPoolExecutor() as threads:
@@ -143,6 +143,6 @@ def test_a_restarted_server_is_waited_for(store, postgres, mode, brisk, caplog):
 
 
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True)
-def test_a_database_that_is_not_there_is_named(store, impatient):
+def test_a_missing_database_is_named(store, impatient):
     with pytest.raises(StoreUnreachable, match="does not exist"):
         Store(re.sub(r"test_\w+", "nowhere", store.url))

@@ -1,10 +1,12 @@
+"""The outbox of MLflow events."""
+
 import pytest
 from helpers.store_rows import ENVIRONMENT, add_run, add_trial, epoch, spec
 
 
 @pytest.fixture
-def told(store):
-    """Two studies; the first has a run with two epochs, the second a touch."""
+def studies(store):
+    """Two studies: the first has a run with two epochs, the second one event of its own."""
     run_id = add_run(store)
     attempt = store.claim(run_id, ENVIRONMENT)
     for number in (1, 2):
@@ -14,7 +16,7 @@ def told(store):
     return store.study("demo").id, second
 
 
-def test_events_come_oldest_first(store, told):
+def test_events_come_oldest_first(store, studies):
     rows = store.pending(None, 100)
     assert [(row.kind, row.epoch) for row in rows] == [
         ("run", None),
@@ -27,8 +29,8 @@ def test_events_come_oldest_first(store, told):
     assert rows[1].created_at.utcoffset().total_seconds() == 0
 
 
-def test_events_of_one_study(store, told):
-    first, second = told
+def test_events_of_one_study(store, studies):
+    first, second = studies
     assert {row.study_id for row in store.pending(first, 100)} == {first}
     assert [row.kind for row in store.pending(second, 100)] == ["study"]
     assert store.pending(second, 100)[0].run_id is None
@@ -36,7 +38,7 @@ def test_events_of_one_study(store, told):
     assert store.count_pending(None) == 4
 
 
-def test_what_is_sent_is_not_pending(store, told):
+def test_sent_rows_are_not_pending(store, studies):
     ids = [row.id for row in store.pending(None, 100)]
     store.mark_sent(ids[:3])
     store.mark_sent([])
@@ -44,18 +46,18 @@ def test_what_is_sent_is_not_pending(store, told):
     assert store.count_pending(None) == 1
 
 
-def test_what_is_parked_is_not_pending(store, told):
-    refused, *others = (row.id for row in store.pending(None, 100))
-    store.reject(refused, "RESOURCE_DOES_NOT_EXIST")
+def test_rejected_rows_are_not_pending(store, studies):
+    rejected, *others = (row.id for row in store.pending(None, 100))
+    store.reject(rejected, "RESOURCE_DOES_NOT_EXIST")
     assert [row.id for row in store.pending(None, 100)] == others
     assert store.count_pending(None) == 3
 
 
-def test_many_events_at_once(store):
+def test_more_rows_than_a_statement_can_bind(store):
     study_id = store.open_study(spec())
     trial = add_trial(store, study_id, seeds=50)
     for run in trial.runs:
         store.give_up(run.id, "never mind")
     ids = [row.id for row in store.pending(study_id, 100)]
-    store.mark_sent(ids + list(range(10**6, 10**6 + 40_000)))  # more than a statement may bind
+    store.mark_sent(ids + list(range(10**6, 10**6 + 40_000)))
     assert store.count_pending(None) == 0

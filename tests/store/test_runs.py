@@ -1,3 +1,5 @@
+"""Runs in the Store: claims, epochs, results, failures."""
+
 import sqlite3
 
 import psycopg
@@ -10,7 +12,7 @@ from ressmooth.store import database
 
 
 def everything(store):
-    """All that is stored, to see that nothing has changed."""
+    """Return all that is stored, to compare before and after."""
     trials = [trial for study in store.studies() for trial in store.trials(study.id)]
     curves = [store.curve(run.id) for trial in trials for run in trial.runs]
     return store.studies(), trials, curves, store.pending(None, 1000)
@@ -20,7 +22,7 @@ def kinds(store):
     return [(row.kind, row.run_id, row.epoch) for row in store.pending(None, 1000)]
 
 
-def test_a_claim_starts_an_attempt_and_says_where(store):
+def test_a_claim_starts_an_attempt_and_records_the_environment(store):
     run_id = add_run(store)
     attempt = store.claim(run_id, ENVIRONMENT)
     assert (attempt.run_id, attempt.number, attempt.last_epoch) == (run_id, 1, 0)
@@ -30,7 +32,7 @@ def test_a_claim_starts_an_attempt_and_says_where(store):
     assert kinds(store) == [("run", run_id, None)]
 
 
-def test_a_second_claim_goes_on_where_the_first_got_to(store):
+def test_a_second_claim_resumes_after_the_last_recorded_epoch(store):
     run_id = add_run(store)
     first = store.claim(run_id, ENVIRONMENT)
     started = store.run(run_id).started_at
@@ -41,7 +43,7 @@ def test_a_second_claim_goes_on_where_the_first_got_to(store):
     assert (store.run(run_id).host, store.run(run_id).started_at) == ("other", started)
 
 
-def test_claims_refuse_what_they_cannot_store(store):
+def test_claims_refuse_an_unknown_environment_and_an_unknown_run(store):
     run_id = add_run(store)
     with pytest.raises(ValueError, match="gpu.*known: host, device"):
         store.claim(run_id, {"gpu": "A100"})
@@ -64,7 +66,7 @@ def test_an_epoch_is_stored_as_measured(store):
     assert kinds(store) == [("run", run_id, None), ("epoch", run_id, 1), ("epoch", run_id, 2)]
 
 
-def test_what_is_not_finite_is_stored_as_nothing(store):
+def test_nan_and_inf_are_stored_as_null(store):
     run_id = add_run(store)
     attempt = store.claim(run_id, ENVIRONMENT)
     store.record_epoch(attempt, epoch(1, val_loss=float("nan"), val_acc=float("inf")), None)
@@ -73,7 +75,7 @@ def test_what_is_not_finite_is_stored_as_nothing(store):
     assert store.run(run_id).max_acc is None
 
 
-def test_an_epoch_sent_again_changes_nothing(store):
+def test_recording_an_epoch_again_changes_nothing(store):
     run_id = add_run(store)
     attempt = store.claim(run_id, ENVIRONMENT)
     store.record_epoch(attempt, epoch(1), "first")
@@ -92,13 +94,13 @@ def test_checkpoints_newest_first(store):
 
 
 @pytest.mark.parametrize("state", ["complete", "pruned", "failed"])
-def test_a_finished_run_keeps_its_figures(store, state):
+def test_a_finished_run_keeps_its_results(store, state):
     run_id = add_run(store)
     attempt = store.claim(run_id, ENVIRONMENT)
-    figures = {"max_acc": 91.5, "mean_acc": 90.25, "test_acc": 91.0, "seconds": 12.5}
-    store.finish_run(attempt, state, **figures, weights_sha256="cd" * 32, error="why")
+    results = {"max_acc": 91.5, "mean_acc": 90.25, "test_acc": 91.0, "seconds": 12.5}
+    store.finish_run(attempt, state, **results, weights_sha256="cd" * 32, error="why")
     run = store.run(run_id)
-    assert {name: getattr(run, name) for name in figures} == figures
+    assert {name: getattr(run, name) for name in results} == results
     assert (run.state, run.weights_sha256, run.error) == (state, "cd" * 32, "why")
     assert run.finished_at >= run.started_at
     assert kinds(store) == [("run", run_id, None)] * 2
@@ -163,7 +165,7 @@ def test_a_released_run_waits_with_its_epochs(store):
     assert (run.state, run.failures, run.last_epoch) == ("waiting", 0, 1)
 
 
-def test_deaths_of_workers_are_counted(store):
+def test_worker_deaths_are_counted(store):
     run_id = add_run(store)
     assert store.fail_worker(run_id, "died at once") == 1  # before it could claim
     store.claim(run_id, ENVIRONMENT)
@@ -176,7 +178,7 @@ def test_deaths_of_workers_are_counted(store):
         store.fail_worker(77, "died")
 
 
-def test_a_run_given_up_has_failed(store):
+def test_giving_up_a_run_fails_it(store):
     run_id = add_run(store)
     store.give_up(run_id, "gave up after 3 retries")
     run = store.run(run_id)
@@ -194,13 +196,13 @@ def test_a_run_given_up_has_failed(store):
         ("nul \0 and half \ud800", "nul \N{REPLACEMENT CHARACTER} and half ?"),
     ],
 )
-def test_an_error_is_cut_and_cleaned(store, error, stored):
+def test_a_stored_error_is_cut_and_cleaned(store, error, stored):
     run_id = add_run(store)
     store.finish_run(store.claim(run_id, ENVIRONMENT), "failed", error=error)
     assert store.run(run_id).error == stored
 
 
-def test_failed_runs_start_again_from_nothing(store):
+def test_failed_runs_start_over(store):
     study_id = store.open_study(spec())
     trial = add_trial(store, study_id, seeds=2)
     good, bad = (run.id for run in trial.runs)
@@ -231,12 +233,12 @@ def test_failed_runs_start_again_from_nothing(store):
 
 
 def lose_acknowledgements(store, monkeypatch):
-    """Let every transaction be committed and seem to have failed, once."""
+    """Commit every transaction, but report its first try as failed."""
     monkeypatch.setattr(database, "FIRST_PAUSE", 0.001)
     dialect = store.database.engine.dialect
     commit, lost = dialect.do_commit, []
 
-    def commit_in_silence(connection):
+    def commit_without_acknowledgement(connection):
         commit(connection)
         lost.append(len(lost))
         if len(lost) % 2:
@@ -246,7 +248,7 @@ def lose_acknowledgements(store, monkeypatch):
             error.sqlite_errorcode = sqlite3.SQLITE_BUSY
             raise error
 
-    monkeypatch.setattr(dialect, "do_commit", commit_in_silence)
+    monkeypatch.setattr(dialect, "do_commit", commit_without_acknowledgement)
     return lost
 
 

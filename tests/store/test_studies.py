@@ -1,3 +1,5 @@
+"""Studies and trials in the Store, and the queries of comparisons."""
+
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,7 +23,7 @@ def test_a_study_is_recorded_once(store):
     assert store.study("nowhere") is None
 
 
-def test_what_may_change_of_a_study_is_stored(store):
+def test_allowed_changes_of_a_study_are_stored(store):
     before = store.open_study(spec())
     changed = spec(seeds=3, description="more seeds", text="new")
     assert store.open_study(changed) == before
@@ -29,7 +31,7 @@ def test_what_may_change_of_a_study_is_stored(store):
     assert (study.spec, study.file_text) == (changed.to_dict(), "new")
 
 
-def test_another_question_under_the_same_name_is_refused(store):
+def test_a_different_study_with_the_same_name_is_refused(store):
     store.open_study(spec(text="old"))
     with pytest.raises(ConfigError, match="(?s)demo.*dataset was .*digits.*fashion_mnist"):
         store.open_study(spec(settings={"dataset": "fashion_mnist"}, text="new"))
@@ -37,7 +39,7 @@ def test_another_question_under_the_same_name_is_refused(store):
     assert store.study("demo").spec == spec().to_dict()
 
 
-def test_a_trial_comes_with_its_runs(store):
+def test_a_trial_has_its_runs(store):
     study_id = store.open_study(spec())
     added = store.add_trial(
         study_id,
@@ -63,7 +65,7 @@ def test_a_trial_comes_with_its_runs(store):
     assert len({run.uid for run in added.runs}) == 2
 
 
-def test_a_number_of_a_branch_is_one_trial(store):
+def test_a_trial_is_identified_by_its_branch_and_number(store):
     study_id = store.open_study(spec())
     first = add_trial(store, study_id, number=0, seeds=2, params={"lr": 0.1})
     assert add_trial(store, study_id, number=0, seeds=3, params={"lr": 0.2}) == first
@@ -155,7 +157,7 @@ def test_a_confirmation_comes_with_its_winner_and_never_wins(store):
     assert winner.confirmation == store.trial(fresh.id)
 
 
-def test_json_comes_back_as_it_went(store):
+def test_json_is_stored_unchanged(store):
     params = {
         "zeta": 1e-5,
         "alpha": 0.1 + 0.2,
@@ -168,13 +170,13 @@ def test_json_comes_back_as_it_went(store):
     trial = add_trial(store, store.open_study(spec()), params=params)
     stored = store.trial(trial.id).params
     assert stored == params
-    assert list(stored) == list(params)  # arms are shown in the order of the file
+    assert list(stored) == list(params)  # reports show keys in the order of the file
     assert type(stored["whole"]) is int and type(stored["float"]) is float
     with store.database.engine.connect() as connection:
         assert "größer" in str(connection.scalar(text("SELECT CAST(params AS TEXT) FROM trial")))
 
 
-def test_times_are_utc_whatever_the_session_says(store):
+def test_times_are_utc_in_every_session_time_zone(store):
     tokyo = "&options=-c%20timezone%3DAsia/Tokyo" if store.url.startswith("postgresql") else ""
     elsewhere = Store(store.url + tokyo)
     run_id = add_run(elsewhere)
@@ -189,12 +191,12 @@ def test_times_are_utc_whatever_the_session_says(store):
         assert abs(datetime.now(UTC) - time) < timedelta(seconds=60)
 
 
-def test_an_unknown_run_is_named(store):
+def test_an_unknown_run_is_an_error(store):
     with pytest.raises(ConfigError, match="no run 77"):
         store.run(77)
 
 
-def test_time_per_epoch_is_the_median_of_like_runs(store):
+def test_time_per_epoch_is_the_median_of_similar_runs(store):
     study_id = store.open_study(spec())
     for number, (taken, fraction) in enumerate([(2.0, 0.5), (3.0, 0.5), (40.0, 1.0), (None, 0.5)]):
         run = add_trial(store, study_id, number=number, fraction=fraction).runs[0]
@@ -207,13 +209,13 @@ def test_time_per_epoch_is_the_median_of_like_runs(store):
     assert store.seconds_per_epoch({"fraction": 0.5}) == 2.5
     assert store.seconds_per_epoch({"fraction": 1.0, "epochs": 99}) == 40.0
     assert store.seconds_per_epoch({"dataset": "digits", "batch_size": 64}) == 3.0
-    assert store.seconds_per_epoch({"threads": 0, "device": "auto"}) == 3.0  # as it was set
-    assert store.seconds_per_epoch({"threads": 1, "device": "cpu"}) == 3.0  # as it was trained
+    assert store.seconds_per_epoch({"threads": 0, "device": "auto"}) == 3.0  # as configured
+    assert store.seconds_per_epoch({"threads": 1, "device": "cpu"}) == 3.0  # as used
     for other in ({"threads": 8}, {"device": "cuda"}, {"model": "resnet20"}, {"batch_size": 65}):
         assert store.seconds_per_epoch(other) is None
 
 
-def test_the_tables_answer_to_their_names(store):
+def test_the_tables_can_be_queried_by_hand(store):
     run_id = add_run(store)
     attempt = store.claim(run_id, ENVIRONMENT)
     store.record_epoch(attempt, epoch(1), "ab")
