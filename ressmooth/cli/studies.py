@@ -1,4 +1,4 @@
-"""What is known of studies: listed, compared, reported, exported, tried again."""
+"""Commands that show, compare, report, export and retry studies."""
 
 import errno
 import shutil
@@ -12,19 +12,23 @@ import click
 
 from ressmooth.cli import find_study, main, open_home, with_home
 from ressmooth.errors import ConfigError, StorageError, TrackingError
+from ressmooth.formatting import count
 from ressmooth.paths import make_directory
+
+PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @main.command("list")
 @with_home
 def list_(home: Path) -> None:
     """List the studies of this home."""
-    from ressmooth.report.compare import arms_of
+    from ressmooth.report.compare import arm_results
     from ressmooth.report.tables import overview
 
     store = open_home(home)
-    studies = [(s, store.trials(s.id), arms_of(s, store.winners(s.id))) for s in store.studies()]
-    click.echo(overview(studies))
+    studies = store.studies()
+    rows = [(s, store.trials(s.id), arm_results(s, store.winners(s.id))) for s in studies]
+    click.echo(overview(rows))
 
 
 @main.command()
@@ -32,18 +36,19 @@ def list_(home: Path) -> None:
 @with_home
 def show(study: str, home: Path) -> None:
     """Show every trial and run of STUDY, then the comparison."""
-    from ressmooth.report.compare import compare_studies, leading
+    from ressmooth.report.compare import by_selecting_statistic, compare_studies
     from ressmooth.report.tables import details
 
     store = open_home(home)
     row = find_study(store, study)
-    click.echo(details(row, store.trials(row.id), leading(compare_studies(store, [row]))))
+    compared = by_selecting_statistic(compare_studies(store, [row]))
+    click.echo(details(row, store.trials(row.id), compared))
 
 
 @main.command()
 @click.argument("studies", nargs=-1, required=True, metavar="STUDY...")
-@click.option("--against", type=click.Choice(["paper"]), help="beside the paper's figures")
-@click.option("--arm", "names", multiple=True, help="only this arm (and the SGD it is to beat)")
+@click.option("--against", type=click.Choice(["paper"]), help="add the paper's figures")
+@click.option("--arm", "names", multiple=True, help="only this arm, and SGD as its reference")
 @click.option("--fraction", "fractions", type=float, multiple=True, help="only this fraction")
 @click.option(
     "--format",
@@ -60,14 +65,14 @@ def compare(
     form: str,
     home: Path,
 ) -> None:
-    """Compare the arms of one STUDY or of several, with what a few seeds can tell.
+    """Compare the arms of one or more studies, with intervals and tests over seeds.
 
     \b
     ressmooth compare paper-table2 --against paper --fraction 0.125
     ressmooth compare mine yours --format latex
     """
     from ressmooth.report import tables
-    from ressmooth.report.compare import compare_studies, only
+    from ressmooth.report.compare import compare_studies, filter_comparisons
 
     store = open_home(home)
     rows = [find_study(store, study) for study in dict.fromkeys(studies)]
@@ -76,33 +81,34 @@ def compare(
         raise ConfigError(f"{', '.join(studies)}: nothing to compare yet, no trial is complete")
     for row in rows:
         if not any(line.arm.study == row.name for table in compared for line in table.lines):
-            click.echo(f"warning: {row.name}: no trial is complete yet, left out", err=True)
-    compared = only(compared, names, fractions)
+            click.echo(f"warning: {row.name}: left out, no trial is complete yet", err=True)
+    compared = filter_comparisons(compared, names, fractions)
     if form == "json":
         click.echo(tables.as_json(compared))
     elif form == "csv":
         click.echo(tables.as_csv(compared))
     else:
-        write = {"table": tables.text, "markdown": tables.markdown, "latex": tables.latex}[form]
+        writers = {"markdown": tables.markdown, "latex": tables.latex}
+        write = writers.get(form, tables.comparison_text)
         click.echo(write(compared, against_paper=against == "paper"))
 
 
 @main.command()
 @click.argument("study")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="directory for it")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="output directory")
 @with_home
 def report(study: str, out: Path, home: Path) -> None:
-    """Write a report of STUDY: a page, Markdown, figures and tables; MLflow gets it too."""
+    """Write a report of STUDY (HTML, Markdown, figures, tables) and log it to MLflow."""
     from ressmooth.report.page import Report, write
     from ressmooth.tracking.server import show_report
 
     store = open_home(home)
     row = find_study(store, study)
-    made = Report(store, row)
-    if not made.arms:
+    contents = Report(store, row)
+    if not contents.arms:
         raise ConfigError(f"{study}: nothing to report yet, no trial is complete")
-    with TemporaryDirectory() as scratch:  # MLflow gets this, and nothing else that is in `out`
-        write(made, Path(scratch))
+    with TemporaryDirectory() as scratch:  # so that MLflow gets no other files of `out`
+        write(contents, Path(scratch))
         with _writing(out):
             for old in out.glob("figures/[0-9][0-9]-*.png"):
                 old.unlink()
@@ -116,10 +122,11 @@ def report(study: str, out: Path, home: Path) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
+    """Create the parent directory, and turn errors of the file system into ours."""
     try:
         make_directory(path.absolute().parent)
         yield
-    except shutil.Error as error:  # several files
+    except shutil.Error as error:  # of several files; the first one's reason
         raise ConfigError(f"--out {path}: {error.args[0][0][2]}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -128,16 +135,16 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 @main.command()
-@click.argument("what", type=click.Choice(["annealing", "sigmoid"]))
+@click.argument("picture", type=click.Choice(["annealing", "sigmoid"]))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help=".png, .svg or .pdf")
-def plot(what: str, out: Path) -> None:
+def plot(picture: str, out: Path) -> None:
     """Draw the annealing of the scale, or the diffusivity's sigmoid."""
-    if out.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--out {out}: a file that ends in .png, .svg or .pdf")
+    if out.suffix not in PICTURE_SUFFIXES:
+        raise ConfigError(f"--out {out}: the file name must end in .png, .svg or .pdf")
     from ressmooth.report import figures, style
 
     with _writing(out):
-        style.save(style.picture(*figures.PICTURES[what]()), out)
+        style.save(style.picture(*figures.PICTURES[picture]()), out)
     click.echo(f"wrote {out}")
 
 
@@ -154,20 +161,19 @@ def export(study: str, form: str, out: Path | None, home: Path) -> None:
     ressmooth export quickstart --format optuna --out optuna.db
     """
     if (form == "optuna") != (out is not None):
-        raise ConfigError("--out FILE belongs to --format optuna; the others print")
+        rule = "optuna needs --out FILE; csv and json are printed and take no --out"
+        raise ConfigError(f"--format {form}: {rule}")
+    from ressmooth.report.export import write_epochs, write_optuna
+
     store = open_home(home)
     row = find_study(store, study)
     if out is None:
-        from ressmooth.report.export import write
-
-        write(store, row, form, sys.stdout)
+        write_epochs(store, row, form, sys.stdout)
         return
-    from ressmooth.report.export import save_optuna
-
     with _writing(out), TemporaryDirectory(dir=out.absolute().parent) as scratch:
-        save_optuna(store, row, Path(scratch) / out.name)
+        write_optuna(store, row, Path(scratch) / out.name)
         (Path(scratch) / out.name).replace(out)
-    click.echo(f"wrote {out}; look at it with: optuna-dashboard sqlite:///{out}")
+    click.echo(f"wrote {out}; open it with: optuna-dashboard sqlite:///{out}")
 
 
 @main.command()
@@ -180,23 +186,23 @@ def retry(study: str, failed: bool, home: Path) -> None:
 
     store, holder = open_home(home), Holder.here()
     study_id = find_study(store, study).id
-    store.acquire(study_id, holder)  # a launcher would not notice
+    store.acquire(study_id, holder)  # a running launcher would not notice the change
     try:
-        count = store.reset_failed(study_id)
+        number = store.reset_failed(study_id)
     finally:
         store.release(study_id, holder)
-    click.echo(f"{count} runs are waiting again; run: python -m ressmooth.study {study}")
+    click.echo(f"queued {count(number, 'run')} again; run: python -m ressmooth.study {study}")
 
 
 @main.command()
 @click.argument("run", type=int)
 @with_home
 def rerun(run: int, home: Path) -> None:
-    """Train the recorded RUN again and say whether the result is identical."""
-    from ressmooth.engines.runner import rerun as again
+    """Train the recorded RUN again, and report whether the result is identical."""
+    from ressmooth.engines import runner
 
-    differing = again(open_home(home), run, home)
-    if differing:
-        click.echo("\n".join(f"differs: {line}" for line in differing))
+    differences = runner.rerun(open_home(home), run, home)
+    if differences:
+        click.echo("\n".join(f"differs: {line}" for line in differences))
         sys.exit(1)
-    click.echo(f"run {run}: identical, every epoch and the weights")
+    click.echo(f"run {run}: identical in every epoch and in the weights")

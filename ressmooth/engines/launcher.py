@@ -139,17 +139,18 @@ class Launcher:
 
     def _show_comparison(self) -> int:
         """Print the comparison and what to type next. Return the exit code."""
-        from ressmooth.report.compare import compare_studies, leading
-        from ressmooth.report.tables import text
+        from ressmooth.report.compare import by_selecting_statistic, compare_studies
+        from ressmooth.report.tables import comparison_text
 
         study = self.store.study(self.spec.name)
         assert study is not None  # open_study has recorded it
-        compared = leading(compare_studies(self.store, [study]))
+        compared = by_selecting_statistic(compare_studies(self.store, [study]))
         name = self.spec.name
         if not compared:
             click.echo(f"error: no trial completed; see: ressmooth show {name}", err=True)
             return NOTHING_COMPLETED
-        click.echo(text(compared, against_paper=any(table.has_paper for table in compared)))
+        against_paper = any(table.has_paper for table in compared)
+        click.echo(comparison_text(compared, against_paper=against_paper))
         if not self.quiet:
             click.echo(f"next: ressmooth report {name} --out report   or   ressmooth ui")
         return 0

@@ -11,7 +11,7 @@ from rich.table import Table
 from ressmooth.engines import Engine
 from ressmooth.errors import RessmoothError
 from ressmooth.formatting import count, duration
-from ressmooth.report.tables import rendered
+from ressmooth.report.tables import render_table
 from ressmooth.spec import StudySpec
 from ressmooth.store import Store, check_same_spec, default_url
 
@@ -47,7 +47,7 @@ def plan(spec: StudySpec, engine: Engine, home: Path) -> str:
     at_most = "" if spec.search.pruner == "none" else "at most "
     before = f", {done} of them done," if done else ""
     return (
-        f"{rendered(table)}{engine}: {at_most}{count(runs, 'run')}{before} in about "
+        f"{render_table(table)}{engine}: {at_most}{count(runs, 'run')}{before} in about "
         f"{count(-(-left // workers), 'round')}.\n"
         f"{_estimate(spec, None if seconds is None else seconds * left / max(1, runs) / workers)}"
     )

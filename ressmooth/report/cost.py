@@ -1,4 +1,4 @@
-"""What each arm has cost in time."""
+"""Training time of each arm."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,24 +6,26 @@ from statistics import median
 from typing import Any
 
 from ressmooth.formatting import duration
-from ressmooth.report import verdicts
-from ressmooth.report.compare import Arm, conditions
+from ressmooth.report.compare import ArmResult, conditions
+from ressmooth.report.verdicts import condition_text
 from ressmooth.store import EpochRow, TrialRow
 
 HEAD = ("arm", "problem", "runs", "epochs", "time", "s per epoch", "ratio to SGD")
 
+Curves = Mapping[int, Sequence[EpochRow]]  # by run
+
 
 @dataclass(frozen=True)
 class Cost:
-    """Of an arm under one condition."""
+    """The training time of an arm under one condition."""
 
     arm: str
     problem: str
     runs: int
     epochs: int
-    seconds: float  # of training, whatever came of it
-    seconds_per_epoch: float | None  # median
-    ratio: float | None  # of that to SGD's
+    seconds: float  # of all runs, whatever their state
+    seconds_per_epoch: float | None  # median over the selected configuration
+    ratio: float | None  # of seconds_per_epoch to SGD's
 
     @property
     def row(self) -> list[str]:
@@ -38,10 +40,7 @@ class Cost:
         ]
 
 
-Curves = Mapping[int, Sequence[EpochRow]]
-
-
-def costs(trials: Sequence[TrialRow], arms: Sequence[Arm], curves: Curves) -> list[Cost]:
+def costs(trials: Sequence[TrialRow], arms: Sequence[ArmResult], curves: Curves) -> list[Cost]:
     return [
         _cost(name, condition, trials, arms, curves)
         for condition in conditions(trials)
@@ -53,27 +52,27 @@ def _cost(
     name: str,
     condition: dict[str, Any],
     trials: Sequence[TrialRow],
-    arms: Sequence[Arm],
+    arms: Sequence[ArmResult],
     curves: Curves,
 ) -> Cost:
-    mine = [t for t in trials if t.arm == name and t.condition == condition]
-    runs = [run for trial in mine for run in trial.runs]
-    beside = [arm for arm in arms if arm.condition == condition]
-    own = _per_epoch([arm for arm in beside if arm.name == name], curves)
-    sgd = _per_epoch([arm for arm in beside if arm.method == "sgd"], curves)
+    own_trials = [t for t in trials if t.arm == name and t.condition == condition]
+    runs = [run for trial in own_trials for run in trial.runs]
+    compared = [arm for arm in arms if arm.condition == condition]
+    own = _seconds_per_epoch([arm for arm in compared if arm.name == name], curves)
+    sgd = _seconds_per_epoch([arm for arm in compared if arm.method == "sgd"], curves)
     return Cost(
-        name,
-        verdicts.problem(condition),
-        len(runs),
-        sum(run.last_epoch for run in runs),
-        sum(run.seconds or 0.0 for run in runs),
-        own,
-        own / sgd if own and sgd else None,
+        arm=name,
+        problem=condition_text(condition),
+        runs=len(runs),
+        epochs=sum(run.last_epoch for run in runs),
+        seconds=sum(run.seconds or 0.0 for run in runs),
+        seconds_per_epoch=own,
+        ratio=own / sgd if own and sgd else None,
     )
 
 
-def _per_epoch(arms: Sequence[Arm], curves: Curves) -> float | None:
-    """Of the selected configuration; the median, since a machine may do other things too."""
+def _seconds_per_epoch(arms: Sequence[ArmResult], curves: Curves) -> float | None:
+    """Return the median, which other load on the machine affects least."""
     rows = [row for arm in arms for run in arm.runs for row in curves[run]]
     seconds = [row.seconds for row in rows if row.seconds]
     return median(seconds) if seconds else None

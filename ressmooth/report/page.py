@@ -1,4 +1,4 @@
-"""A study's report: a page that needs nothing else, the same in Markdown, and its figures."""
+"""Write a study's report: a self-contained HTML page, the same in Markdown, and its figures."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,23 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from ressmooth import __version__, formatting
 from ressmooth.formatting import duration, settings
 from ressmooth.report import cost, figures, paper, style, tables, verdicts
-from ressmooth.report.compare import Arm, Comparison, arms_of, compare, conditions, leading, problem
+from ressmooth.report.compare import (
+    ArmResult,
+    Comparison,
+    arm_results,
+    by_selecting_statistic,
+    compare,
+    conditions,
+)
 from ressmooth.report.figures import Panel
-from ressmooth.report.paper_tables import Layout, PaperTable
+from ressmooth.report.paper_tables import PaperTable, PaperTables
 from ressmooth.report.tables import Sheet
 from ressmooth.spec import read_stored
-from ressmooth.store import EpochRow, PublishedFigure, RunRow, Store, StudyRow, TrialRow
+from ressmooth.store import EpochRow, PublishedFigure, Store, StudyRow, TrialRow
 
-MOST_WIDTHS = 6  # curves in the picture of the annealing
+MAX_WIDTHS = 6  # curves in a picture of the annealing
+MAX_NAME = 60  # characters of a panel's name that its file name keeps
+PAGES = {"page.html": "index.html", "page.md": "report.md"}  # template -> file
 
 
 @dataclass(frozen=True)
@@ -30,20 +39,20 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnPanel:
     name: str  # of its file
     caption: str
     svg: str
 
 
 class Report:
-    """What is shown of a study, read from the Store."""
+    """The contents of a study's report, read from the Store."""
 
     def __init__(self, store: Store, study: StudyRow) -> None:
         self.study, self.spec = study, read_stored(study.spec)
         self.trials: list[TrialRow] = store.trials(study.id)
-        self.arms: list[Arm] = arms_of(study, store.winners(study.id))
-        trained = [problem(trial.condition) for trial in self.trials]
+        self.arms: list[ArmResult] = arm_results(study, store.winners(study.id))
+        trained = [paper.problem(trial.condition) for trial in self.trials]
         self.published: list[PublishedFigure] = store.published_figures(trained)
         self.comparisons: list[Comparison] = compare(self.arms, self.published)
         shown = [run for arm in self.arms for run in arm.runs]
@@ -55,13 +64,12 @@ class Report:
 
     @property
     def verdicts(self) -> list[str]:
-        """By the statistic that selects; the others are in the tables."""
-        found = tables.said(leading(self.comparisons))
+        """Verdicts by the statistic that selects. The other statistics are in the tables."""
+        found = verdicts.verdict_sentences(by_selecting_statistic(self.comparisons))
         if found:
             return found
-        has_sgd = any(arm.method == "sgd" for arm in self.arms)
-        missing = "no other arm is complete beside it" if has_sgd else "no SGD arm is complete"
-        return [f"Nothing was compared with SGD: {missing}."]
+        missing = "other" if any(arm.method == "sgd" for arm in self.arms) else "SGD"
+        return [f"Nothing was compared with SGD: no {missing} arm is complete."]
 
     @property
     def notes(self) -> list[str]:
@@ -69,7 +77,7 @@ class Report:
 
     @cached_property
     def paper_tables(self) -> list[PaperTable]:
-        return list(Layout(self.published, self.arms, self.trials).tables())
+        return PaperTables(self.published, self.arms, self.trials).tables()
 
     @property
     def sheets(self) -> list[Sheet]:
@@ -85,7 +93,7 @@ class Report:
 
     @property
     def runs_sheet(self) -> Sheet:
-        """Every run, so that each number can be followed to its row."""
+        """All runs, so that each number can be traced to its row."""
         head = ("arm", "configuration", "trial", "run", "seed", "state", "max", "mean", "test")
         rows = [
             [
@@ -95,7 +103,10 @@ class Report:
                 str(run.id),
                 str(run.seed),
                 run.state,
-                *("–" if v is None else f"{v:.2f}" for v in _accuracies(run)),
+                *(
+                    "–" if accuracy is None else f"{accuracy:.2f}"
+                    for accuracy in (run.max_acc, run.mean_acc, run.test_acc)
+                ),
                 (run.weights_sha256 or "–")[:12],
             ]
             for trial in self.trials
@@ -104,125 +115,116 @@ class Report:
         return Sheet("Runs", (*head, "weights"), rows)
 
     @property
-    def facts(self) -> list[str]:
-        """Where, when and with what."""
+    def provenance(self) -> list[str]:
+        """Where, when and with which versions the study was trained."""
         runs = [run for trial in self.trials for run in trial.runs]
         states = Counter(run.state for run in runs)
-        trained = sum(run.seconds or 0.0 for run in runs)
-        used = [(run.device, run.threads or 0) for run in runs if run.device]
-        where = Counter(
-            f"{device}, {formatting.count(threads, 'thread')}" for device, threads in used
+        seconds = sum(run.seconds or 0.0 for run in runs)
+        devices = dict.fromkeys(
+            f"{run.device}, {formatting.count(run.threads or 0, 'thread')}"
+            for run in runs
+            if run.device
         )
         commits = sorted({run.git_commit for run in runs if run.git_commit})
         versions = dict.fromkeys(
             f"{name} {version}" for run in runs for name, version in (run.versions or {}).items()
         )
-        facts = [
-            ", ".join(f"{number} runs {state}" for state, number in states.items()),
-            f"{duration(trained)} of training on {'; '.join(where) or 'nothing yet'}",
-            f"{formatting.count(self.spec.seeds, 'seed')} per trial"
-            + (f", {self.spec.confirm} fresh ones to confirm" if self.spec.confirm else ""),
+        fresh = f", {self.spec.confirm} fresh ones for confirmation" if self.spec.confirm else ""
+        lines = [
+            ", ".join(f"{formatting.count(n, 'run')} {state}" for state, n in states.items()),
+            f"{duration(seconds)} of training on {'; '.join(devices) or 'no device yet'}",
+            f"{formatting.count(self.spec.seeds, 'seed')} per trial{fresh}",
             ", ".join(versions),
-            f"code {', '.join(commits)}" if commits else "",
-            f"begun {self.study.created_at:%Y-%m-%d %H:%M} UTC, study {self.study.uid}",
-            f"reported by ressmooth {__version__}",
+            f"commit {', '.join(commits)}" if commits else "",
+            f"started {self.study.created_at:%Y-%m-%d %H:%M} UTC, study {self.study.uid}",
+            f"report by ressmooth {__version__}",
         ]
-        return [fact for fact in facts if fact]
+        return [line for line in lines if line]
 
     def sections(self) -> Iterator[Section]:
-        numbers = self._numbers
-        widths = [figures.accuracy_by_width(t, self.trials, numbers) for t in self.comparisons]
-        found = [panel for panel in widths if panel is not None]
-        if found:
-            text = "Each configuration of the search, against the baseline."
-            yield Section("Accuracy against the width b", text, found)
-        curves = [panel for group in self._groups() for panel in group]
+        widths = [
+            panel
+            for table in self.comparisons
+            if (panel := figures.accuracy_by_width(table, self.trials, self._numbers))
+        ]
+        if widths:
+            text = "Every configuration of the search, compared with SGD."
+            yield Section("Accuracy against the width b", text, widths)
+        curves = self._learning_curves()
         if curves:
-            text = "The selected configuration of each arm."
-            yield Section("Learning curves", text, curves)
-        searched = figures.search(self.spec, self.trials)
-        if searched:
+            yield Section("Learning curves", "The selected configuration of each arm.", curves)
+        search = figures.search_panels(self.spec, self.trials)
+        if search:
             text = (
-                "Importances need several parameters that vary and more than three complete trials."
+                "Importances need at least two parameters that vary and four complete trials with "
+                "different accuracies."
             )
-            yield Section("The search", text, searched)
+            yield Section("The search", text, search)
         if any(each.seconds for each in self.costs):
             text = (
-                "Wall-clock time: what else the machine did counts too. The paper's own cost is "
-                "1.67 times SGD's for ResNet56 and 1.25 times for DenseNet."
+                "Wall-clock time, which includes the effect of other load on the machine. The "
+                "paper reports 1.67 times SGD's time for ResNet56 and 1.25 times for DenseNet."
             )
-            yield Section("Time and cost", text, figures.costs(self.costs))
-        yield Section("The method", "What the arms' parameters mean.", self._method())
+            yield Section("Time and cost", text, figures.cost_panels(self.costs))
+        yield Section("The method", "The curves that the arms' parameters control.", self._method())
 
-    def _groups(self) -> Iterator[list[Panel]]:
+    def _learning_curves(self) -> list[Panel]:
+        panels = []
         for condition in conditions(self.arms):
-            chosen = [arm for arm in self.arms if arm.condition == condition]
-            where = verdicts.problem(condition)
-            yield figures.learning_curves(chosen, self.curves, where, self._numbers)
+            arms = [arm for arm in self.arms if arm.condition == condition]
+            text = verdicts.condition_text(condition)
+            panels += figures.learning_curves(arms, self.curves, text, self._numbers)
+        return panels
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
-        """By which an arm has the same colour on the whole page."""
+    def _numbers(self) -> figures.Numbers:
         return {arm: number for number, arm in enumerate(self.spec.arms)}
 
-    def _tried(self, distribution: str) -> Sequence[float]:
-        """The widths of the smoothing that was trained, or the paper's."""
-        configs = [trial.runs[0].config for trial in self.trials]
-        like = [
-            c for c in configs if (c["method"], c["distribution"]) == ("smoothing", distribution)
-        ]
-        tried = sorted({config["b"] for config in like})
-        return tried if 0 < len(tried) <= MOST_WIDTHS else figures.WIDTHS
-
     def _method(self) -> list[Panel]:
-        sigmoids = [
-            "Diffusivity against the normalised residual for several steepnesses α.",
-            "The same for several scales s.",
+        residual = "Diffusivity against the normalised residual for several"
+        captions = [
+            ("sigmoid-1", f"{residual} steepnesses α."),
+            ("sigmoid-2", f"{residual} scales s."),
+            ("annealing-1", "Scale over training, laplace."),
+            ("annealing-2", "Scale over training, logistic."),
         ]
-        drawn = figures.annealings(self._tried("laplace"), self._tried("logistic"))
-        annealings = [f"Scale over training, {kind}." for kind in ("laplace", "logistic")]
-        return [
-            *_panels("sigmoid", sigmoids, figures.sigmoids()),
-            *_panels("annealing", annealings, drawn),
-        ]
+        annealings = figures.annealings(self._widths("laplace"), self._widths("logistic"))
+        draws = [*figures.sigmoids(), *annealings]
+        return [Panel(*names, draw) for names, draw in zip(captions, draws, strict=True)]
 
-
-def _panels(name: str, captions: Sequence[str], draws: Sequence[style.Draw]) -> list[Panel]:
-    return [
-        Panel(f"{name}-{number}", caption, draw)
-        for number, (caption, draw) in enumerate(zip(captions, draws, strict=True), start=1)
-    ]
-
-
-def _accuracies(run: RunRow) -> tuple[float | None, ...]:
-    return run.max_acc, run.mean_acc, run.test_acc
-
-
-def _draw(panel: Panel, number: int, directory: Path) -> Drawn:
-    name = f"{number:02d}-{panel.name[:60]}"  # names of arms may be long, and much alike
-    figure = style.picture(panel.draw)
-    style.save(figure, directory / "figures" / f"{name}.png")
-    return Drawn(name, panel.caption, style.inline_svg(figure, name))
+    def _widths(self, distribution: str) -> Sequence[float]:
+        """Return the widths that were trained, or the paper's if they are none or too many."""
+        configs = [trial.runs[0].config for trial in self.trials]
+        kind = ("smoothing", distribution)
+        widths = sorted({c["b"] for c in configs if (c["method"], c["distribution"]) == kind})
+        return widths if 0 < len(widths) <= MAX_WIDTHS else figures.WIDTHS
 
 
 def write(report: Report, directory: Path) -> None:
-    """index.html, report.md, figures/*.png, comparison.csv and .json."""
+    """Write index.html, report.md, figures/*.png, comparison.csv and comparison.json."""
     (directory / "figures").mkdir(parents=True, exist_ok=True)
     numbers = count(1)
     sections = [
         (section, [_draw(panel, next(numbers), directory) for panel in section.panels])
         for section in report.sections()
     ]
-    pages = Environment(
+    environment = Environment(
         loader=PackageLoader("ressmooth.report", "."),
         autoescape=select_autoescape(["html"]),
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters["markdown"] = tables.markdown_table
-    for template, name in (("page.html", "index.html"), ("page.md", "report.md")):
-        page = pages.get_template(template)
+    environment.filters["markdown"] = tables.markdown_table
+    for template, name in PAGES.items():
+        page = environment.get_template(template)
         text = page.render(report=report, sections=sections, paper_runs=paper.SEEDS)
         (directory / name).write_text(text.rstrip() + "\n")
     (directory / "comparison.csv").write_text(tables.as_csv(report.comparisons) + "\n")
     (directory / "comparison.json").write_text(tables.as_json(report.comparisons) + "\n")
+
+
+def _draw(panel: Panel, number: int, directory: Path) -> DrawnPanel:
+    name = f"{number:02d}-{panel.name[:MAX_NAME]}"  # the number keeps cut names apart
+    figure = style.picture(panel.draw)
+    style.save(figure, directory / "figures" / f"{name}.png")
+    return DrawnPanel(name, panel.caption, style.inline_svg(figure, name))

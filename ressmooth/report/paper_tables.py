@@ -1,13 +1,13 @@
-"""The paper's tables with our figures in them: its rows, its columns, ours above the paper's."""
+"""The paper's tables with our figures in them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ressmooth.report import verdicts
-from ressmooth.report.compare import IN_PAPER, Arm, conditions, problem, samples
-from ressmooth.report.paper import method_of
+from ressmooth.report.compare import ArmResult, conditions, samples
+from ressmooth.report.paper import STATISTICS, method_of, problem
 from ressmooth.report.stats import Sample
+from ressmooth.report.verdicts import mean_and_sd
 from ressmooth.spec.schema import PROBLEM
 from ressmooth.store import PublishedFigure, State, TrialRow
 
@@ -18,9 +18,9 @@ Column = tuple[str, float]  # method, weight decay
 class Cell:
     ours: str
     n: int
-    has_selected: bool  # the seeds did, while those of other cells are fresh
+    has_selected: bool  # its seeds were used for selection while other cells have fresh ones
     paper: str
-    is_best: bool  # of our row, among its like
+    is_best: bool  # of our figures in the row, if it has the same kind of seeds
 
 
 @dataclass(frozen=True)
@@ -30,39 +30,37 @@ class PaperTable:
     rows: list[tuple[str, list[Cell]]]
 
 
-class Layout:
+class PaperTables:
+    """Fills the paper's tables with what a study has trained."""
+
     def __init__(
-        self, published: Sequence[PublishedFigure], arms: Sequence[Arm], trials: Sequence[TrialRow]
+        self,
+        published: Sequence[PublishedFigure],
+        arms: Sequence[ArmResult],
+        trials: Sequence[TrialRow],
     ) -> None:
         self.published, self.arms = published, arms
         self.trials = [t for t in trials if t.state == State.COMPLETE and t.confirms is None]
         self.conditions = conditions(trials)
 
-    def tables(self) -> Iterator[PaperTable]:
-        """The paper's tables, of which `published` has the rows for what was trained."""
-        for name in dict.fromkeys(row.table_name for row in self.published):
-            yield self._table(name, [row for row in self.published if row.table_name == name])
+    def tables(self) -> list[PaperTable]:
+        """Return the tables of the paper that have published figures for the study."""
+        names = dict.fromkeys(figure.table_name for figure in self.published)
+        return [
+            self._table(name, [f for f in self.published if f.table_name == name]) for name in names
+        ]
 
     def _table(self, name: str, published: Sequence[PublishedFigure]) -> PaperTable:
-        columns = list(dict.fromkeys((row.method, row.weight_decay) for row in published))
-        methods = [method for method, _ in columns]
-        head = [
-            f"{method} {decay:.0e}".replace("e-0", "e-") if methods.count(method) > 1 else method
-            for method, decay in columns
-        ]
         rows = []
         for condition in self.conditions:
-            like = [row for row in published if row.problem == problem(condition)]
-            for statistic in dict.fromkeys(row.statistic for row in like):
-                values = {
-                    (row.method, row.weight_decay): row.value
-                    for row in like
-                    if row.statistic == statistic
-                }
+            figures = [figure for figure in published if figure.problem == problem(condition)]
+            for statistic in dict.fromkeys(figure.statistic for figure in figures):
+                values = {_column(f): f.value for f in figures if f.statistic == statistic}
                 cells = self._cells(condition, statistic, values)
-                rows.append((_title(condition, statistic), cells))
-        trained = dict.fromkeys(f"{row.dataset}, {row.model}" for row in published)
-        return PaperTable(f"Table {name} of the paper: {'; '.join(trained)}", head, rows)
+                rows.append((_row_title(condition, statistic), cells))
+        trained = dict.fromkeys(f"{figure.dataset}, {figure.model}" for figure in published)
+        title = f"Table {name} of the paper: {'; '.join(trained)}"
+        return PaperTable(title, _head(published), rows)
 
     def _cells(
         self, condition: Mapping[str, Any], statistic: str, values: Mapping[Column, float]
@@ -72,11 +70,11 @@ class Layout:
         best = max((s.mean for s, is_fresh, _ in found if s and is_fresh == fresh), default=None)
         return [
             Cell(
-                verdicts.figure(sample) if sample else "–",
-                sample.n if sample else 0,
-                sample is not None and fresh and not is_fresh,
-                f"{paper:.2f}",
-                sample is not None and is_fresh == fresh and sample.mean == best,
+                ours=mean_and_sd(sample) if sample else "–",
+                n=sample.n if sample else 0,
+                has_selected=sample is not None and fresh and not is_fresh,
+                paper=f"{paper:.2f}",
+                is_best=sample is not None and is_fresh == fresh and sample.mean == best,
             )
             for sample, is_fresh, paper in found
         ]
@@ -84,27 +82,43 @@ class Layout:
     def _ours(
         self, column: Column, condition: Mapping[str, Any], statistic: str
     ) -> tuple[Sample | None, bool]:
-        """Of the selected arm with that method and weight decay, else of the search's best trial;
-        and whether its seeds are fresh."""
+        """Return our sample for a cell, and whether its seeds are fresh.
+
+        It is the selected arm's if that has the column's method and weight decay, and otherwise
+        that of the search's best trial.
+        """
         for arm in self.arms:
             if (arm.method, arm.config["weight_decay"]) == column and arm.condition == condition:
-                return _by(statistic, arm.samples), arm.is_fresh
-        alike = [
+                return _sample(statistic, arm.samples), arm.is_fresh
+        matching = [
             trial
             for trial in self.trials
             if trial.condition == condition
             and (method_of(trial.runs[0].config), trial.runs[0].config["weight_decay"]) == column
         ]
-        best = max(alike, key=lambda trial: trial.value or 0.0, default=None)
-        return (None if best is None else _by(statistic, samples(best, "max"))), False
+        best = max(matching, key=lambda trial: trial.value or 0.0, default=None)
+        return (None if best is None else _sample(statistic, samples(best, "max"))), False
 
 
-def _by(statistic: str, samples: Mapping[str, Sample]) -> Sample | None:
-    """What stands beside the paper's figure by that statistic."""
-    return next((s for name, s in samples.items() if IN_PAPER[name] == statistic), None)
+def _column(figure: PublishedFigure) -> Column:
+    return figure.method, figure.weight_decay
 
 
-def _title(condition: Mapping[str, Any], statistic: str) -> str:
-    rest = {k: v for k, v in condition.items() if k not in PROBLEM}
-    others = [f"{key} {value}" for key, value in rest.items()]
+def _head(published: Sequence[PublishedFigure]) -> list[str]:
+    """Return the columns' names, with the weight decay where a method has several."""
+    columns = list(dict.fromkeys(map(_column, published)))
+    methods = [method for method, _ in columns]
+    return [
+        f"{method} {decay:.0e}".replace("e-0", "e-") if methods.count(method) > 1 else method
+        for method, decay in columns
+    ]
+
+
+def _sample(statistic: str, samples: Mapping[str, Sample]) -> Sample | None:
+    """Return the sample that is compared with the paper's figure by that statistic."""
+    return next((s for name, s in samples.items() if STATISTICS[name] == statistic), None)
+
+
+def _row_title(condition: Mapping[str, Any], statistic: str) -> str:
+    others = [f"{key} {value}" for key, value in condition.items() if key not in PROBLEM]
     return ", ".join([f"{condition['fraction']:g}", *others, statistic])

@@ -1,7 +1,7 @@
-"""What a few seeds can tell: intervals, differences and how many seeds would decide.
+"""Statistics of a few seeds: intervals, differences, and how many seeds would decide.
 
-Student's t throughout. An interval of a difference excludes 0 exactly when its p is below 5 %, as
-both carry the same (Bonferroni's) correction for the number of comparisons.
+All of it is Student's t. The interval of a difference excludes 0 exactly when its p is below 5 %,
+because both have the same Bonferroni correction for the number of comparisons.
 """
 
 from bisect import bisect_left
@@ -13,17 +13,17 @@ from statistics import fmean
 from scipy.special import nctdtr, stdtr, stdtrit  # scipy.stats takes two seconds to load
 
 LEVEL = 0.05
-FEWEST = 3  # seeds for a test: paper-table2-eighth has seen p = 0.034 of two become 0.24 of three
-POWER = 0.8  # with which so many seeds would decide
-MOST_SEEDS = 1_000  # beyond, the difference is none that anybody would train for
-ROUNDING = 1e-9  # a spread below is none
+MIN_SEEDS = 3  # of a test: in paper-table2-eighth, p = 0.034 with two seeds became 0.24 with three
+MAX_SEEDS = 1_000  # a difference that needs more is not worth training for
+POWER = 0.8  # of a test with the suggested number of seeds
+ROUNDING = 1e-9  # smaller spreads count as zero
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One figure of a configuration, by seed."""
+    """One statistic of a configuration, by seed."""
 
     by_seed: Mapping[int, float]
 
@@ -45,87 +45,89 @@ class Sample:
 
     @property
     def interval(self) -> Interval | None:
-        """Of the mean, 95 %; one seed has none, and equal seeds tell nothing of the next one."""
+        """The 95 % interval of the mean. None for one seed or equal seeds."""
         if self.sd is None or self.sd < ROUNDING:
             return None
-        return _around(self.mean, self.sd / sqrt(self.n), self.n - 1, LEVEL)
+        return _t_interval(self.mean, self.sd / sqrt(self.n), self.n - 1, LEVEL)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two means, tested."""
+    """The difference of two means, with its test."""
 
     mean: float
-    test: str | None = None  # paired | Welch; None if there is too little for any
+    test: str | None = None  # paired | Welch; None if the seeds are too few or equal
     interval: Interval | None = None
     p: float | None = None
-    more_seeds: int | None = None  # per arm; None if decided, not known, or beyond MOST_SEEDS
+    more_seeds: int | None = None  # per arm; None if decided, unknown, or beyond MAX_SEEDS
 
     @property
     def is_decided(self) -> bool:
         return self.p is not None and self.p < LEVEL
 
 
-def difference(ours: Sample, baseline: Sample, comparisons: int = 1) -> Difference:
-    """Ours minus the baseline's, corrected for so many comparisons.
+def difference(ours: Sample, reference: Sample, comparisons: int = 1) -> Difference:
+    """Test our mean minus the reference's, corrected for the number of comparisons.
 
-    Paired where both were trained with the same seeds, which share the subset of the data, the
-    initial weights and the batches; otherwise Welch's test.
+    The test is paired if both were trained with the same seeds, which share the subset of the
+    data, the initial weights and the batches. Otherwise it is Welch's.
     """
-    mean = ours.mean - baseline.mean
-    if min(ours.n, baseline.n) < FEWEST:
+    mean = ours.mean - reference.mean
+    seeds = min(ours.n, reference.n)
+    if seeds < MIN_SEEDS:
         return Difference(mean)
-    paired = ours.by_seed.keys() == baseline.by_seed.keys()
-    spread, error, freedom = _paired(ours, baseline) if paired else _welch(ours, baseline)
-    if error < ROUNDING:  # a difference that never varied would be certain after two seeds
+    is_paired = ours.by_seed.keys() == reference.by_seed.keys()
+    spread, error, freedom = _paired(ours, reference) if is_paired else _welch(ours, reference)
+    if error < ROUNDING:  # a constant difference would be certain after two seeds
         return Difference(mean)
     level = LEVEL / comparisons
     p = min(1.0, comparisons * 2 * float(stdtr(freedom, -abs(mean) / error)))
-    seeds = min(ours.n, baseline.n)
     needed = seeds_to_decide(abs(mean) / spread, freedom / (seeds - 1), level)
-    more = needed - seeds if p >= LEVEL and needed < MOST_SEEDS else None
     return Difference(
         mean,
-        "paired" if paired else "Welch",
-        _around(mean, error, freedom, level),
-        p,
-        more,
+        test="paired" if is_paired else "Welch",
+        interval=_t_interval(mean, error, freedom, level),
+        p=p,
+        more_seeds=needed - seeds if p >= LEVEL and needed < MAX_SEEDS else None,
     )
 
 
 def seeds_to_decide(effect: float, freedom_per_seed: float, level: float) -> int:
-    """Per arm, if the true difference is `effect` standard deviations; at most MOST_SEEDS."""
+    """Return the seeds per arm that detect a difference of `effect` standard deviations.
+
+    The result is at most MAX_SEEDS.
+    """
 
     def power(n: int) -> float:
         freedom = freedom_per_seed * (n - 1)
         critical = stdtrit(freedom, 1 - level / 2)
         return 1 - float(nctdtr(freedom, effect * sqrt(n), critical))
 
-    return bisect_left(range(MOST_SEEDS), POWER, lo=FEWEST, key=power)
+    return bisect_left(range(MAX_SEEDS), POWER, lo=MIN_SEEDS, key=power)
 
 
-def _paired(ours: Sample, baseline: Sample) -> tuple[float, float, float]:
-    """Standard deviation of a seed's difference, standard error, degrees of freedom."""
-    spread = _sd([value - baseline.by_seed[seed] for seed, value in ours.by_seed.items()])
+def _paired(ours: Sample, reference: Sample) -> tuple[float, float, float]:
+    """Return the standard deviation of a seed's difference, standard error, degrees of freedom."""
+    spread = _sd([value - reference.by_seed[seed] for seed, value in ours.by_seed.items()])
     return spread, spread / sqrt(ours.n), ours.n - 1.0
 
 
-def _welch(ours: Sample, baseline: Sample) -> tuple[float, float, float]:
-    """The same for seeds that have nothing in common."""
-    a, b = _sd(ours.values) ** 2, _sd(baseline.values) ** 2
-    squared = a / ours.n + b / baseline.n
+def _welch(ours: Sample, reference: Sample) -> tuple[float, float, float]:
+    """Return the same as `_paired` for independent seeds."""
+    a, b = _sd(ours.values) ** 2, _sd(reference.values) ** 2
+    squared = a / ours.n + b / reference.n
     if squared < ROUNDING**2:
         return 0.0, 0.0, 1.0
-    rest = (a / ours.n) ** 2 / (ours.n - 1) + (b / baseline.n) ** 2 / (baseline.n - 1)
+    rest = (a / ours.n) ** 2 / (ours.n - 1) + (b / reference.n) ** 2 / (reference.n - 1)
     return sqrt(a + b), sqrt(squared), squared**2 / rest
 
 
 def _sd(values: Sequence[float]) -> float:
-    """statistics.stdev computes in fractions, a hundred times as long."""
+    """Return what statistics.stdev does, which is a hundred times slower."""
     mean = fmean(values)
     return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def _around(mean: float, error: float, freedom: float, level: float) -> Interval:
+def _t_interval(mean: float, error: float, freedom: float, level: float) -> Interval:
     reach = float(stdtrit(freedom, 1 - level / 2)) * error
     return mean - reach, mean + reach

@@ -1,4 +1,4 @@
-"""How our pictures look: one ink, colours that colour-blind eyes tell apart, light and dark."""
+"""The style of all figures: colours for colour-blind readers, on light and dark pages."""
 
 import io
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette without its black and yellow, which one background would hide.
+# Okabe and Ito's palette without black and yellow, which would vanish on one of the backgrounds
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "os^Dv*"
 DASHES = ("-", "--", "-.", ":")
-INK = "#010203"  # black on paper; on a page the colour of its text
-SIZE = (5.0, 3.4)  # inches: readable on a phone
+INK = "#010203"  # black; replaced by the text colour of an HTML page
+SIZE = (5.0, 3.4)  # inches; readable on a phone
 RC: Any = {
     "axes.edgecolor": INK,
     "axes.grid": True,
@@ -36,7 +36,7 @@ Draw = Callable[["Axes"], None]
 
 
 def picture(*panels: Draw) -> Figure:
-    """Panels beside each other."""
+    """Draw the panels side by side."""
     with matplotlib.rc_context(RC):
         width, height = SIZE
         figure = Figure(figsize=(width * len(panels), height), layout="constrained")
@@ -47,7 +47,7 @@ def picture(*panels: Draw) -> Figure:
 
 
 def legend(axes: "Axes") -> None:
-    """Below the panel, where it hides nothing."""
+    """Put the legend below the panel, where it covers nothing."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     names = len(axes.get_legend_handles_labels()[1])
@@ -67,14 +67,14 @@ def dash(number: int) -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """On white, whatever the viewer's background."""
+    """Save on white, for viewers with any background."""
     figure.savefig(path, dpi=150, facecolor="white")
 
 
 def inline_svg(figure: Figure, name: str) -> str:
-    """For a page: no background, and the ink follows the page's text."""
+    """Return an SVG without a background, in the text colour of its HTML page."""
     out = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}):  # ids that no other picture has
+    with matplotlib.rc_context({"svg.hashsalt": name}):  # element ids that are unique in the page
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     svg = out.getvalue()
     return svg[svg.index("<svg") :].replace(INK, "currentColor")

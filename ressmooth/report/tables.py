@@ -1,4 +1,4 @@
-"""Comparisons as tables: for terminals, Markdown, LaTeX, and as records for CSV and JSON."""
+"""Show comparisons as tables: for terminals, Markdown and LaTeX, and as CSV and JSON records."""
 
 import csv
 import io
@@ -12,11 +12,19 @@ from rich.console import Console
 from rich.table import Table
 
 from ressmooth.formatting import duration, last_line, settings
-from ressmooth.report import verdicts
-from ressmooth.report.compare import Arm, Comparison, Line, leading, searched
+from ressmooth.report.compare import ArmResult, Comparison, Line
+from ressmooth.report.verdicts import (
+    condition_text,
+    interval_text,
+    mean_and_sd,
+    notes,
+    probability,
+    signed,
+    verdict_sentences,
+)
 from ressmooth.store import StudyRow, TrialRow
 
-WIDTH = 120
+WIDTH = 120  # characters of a terminal
 LATEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -37,69 +45,65 @@ class Sheet:
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    best: int | None = None  # the row to be seen first
+    best: int | None = None  # row to highlight
 
 
 def sheets(comparisons: Iterable[Comparison], *, against_paper: bool) -> list[Sheet]:
     found = []
     for comparison in comparisons:
-        found.append(ours(comparison))
+        found.append(comparison_sheet(comparison))
         if against_paper and comparison.has_paper:
-            found.append(beside_paper(comparison))
+            found.append(paper_sheet(comparison))
     return found
 
 
-def ours(comparison: Comparison) -> Sheet:
-    """Each arm's selected configuration, its figure, and its difference to SGD."""
+def comparison_sheet(comparison: Comparison) -> Sheet:
+    """Show each arm's selected configuration, its accuracy, and its difference to SGD."""
+    studies = " + ".join(dict.fromkeys(line.arm.study for line in comparison.lines))
+    condition = condition_text(comparison.condition)
+    title = f"{studies}: {comparison.statistic} accuracy in %, {condition}"
     head = ["arm", "configuration", "trials", "n", comparison.statistic, "95 % interval"]
     head += ["− SGD", "95 % interval", "p"]
     rows = [
         [
             line.arm.label,
-            settings(searched(line.arm)) or "–",
+            settings(line.arm.searched) or "–",
             str(line.arm.tried),
             str(line.sample.n),
-            verdicts.figure(line.sample),
-            verdicts.between(line.sample.interval),
+            mean_and_sd(line.sample),
+            interval_text(line.sample.interval),
             *_difference(line),
         ]
         for line in comparison.lines
     ]
-    return Sheet(_title(comparison), head, rows, _best(comparison))
+    return Sheet(title, head, rows, _best(comparison))
 
 
-def beside_paper(comparison: Comparison) -> Sheet:
-    """The paper's figure, how far ours is from it, and whether its ordering holds."""
+def paper_sheet(comparison: Comparison) -> Sheet:
+    """Show the paper's figures, how far ours are from them, and whether its ordering holds."""
+    title = f"{comparison.statistic} accuracy in %, compared with the paper"
     head = ["arm", comparison.statistic, "paper", "ours − paper", "− SGD", "paper's − SGD"]
     rows = [
         [
             line.arm.label,
-            verdicts.figure(line.sample),
+            mean_and_sd(line.sample),
             "–" if line.paper is None else f"{line.paper:.2f}",
-            verdicts.signed(line.from_paper),
-            verdicts.signed(line.difference.mean if line.difference else None),
-            verdicts.signed(line.paper_difference),
+            signed(line.from_paper),
+            signed(line.difference.mean if line.difference else None),
+            signed(line.paper_difference),
             line.ordering or "–",
         ]
         for line in comparison.lines
     ]
-    title = f"{comparison.statistic} accuracy in %, beside the paper"
     return Sheet(title, [*head, "paper's ordering"], rows, _best(comparison))
 
 
 def _difference(line: Line) -> list[str]:
-    if line.difference is None:
-        return ["–", "–", "–"]
     tested = line.difference
-    interval = verdicts.between(tested.interval, signs=True)
-    return [verdicts.signed(tested.mean), interval, verdicts.probability(tested.p)]
-
-
-def _title(comparison: Comparison) -> str:
-    studies = " + ".join(dict.fromkeys(line.arm.study for line in comparison.lines))
-    return (
-        f"{studies}: {comparison.statistic} accuracy in %, {verdicts.problem(comparison.condition)}"
-    )
+    if tested is None:
+        return ["–", "–", "–"]
+    interval = interval_text(tested.interval, signs=True)
+    return [signed(tested.mean), interval, probability(tested.p)]
 
 
 def _best(comparison: Comparison) -> int:
@@ -107,31 +111,22 @@ def _best(comparison: Comparison) -> int:
     return means.index(max(means))
 
 
-def text(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
-    """Tables, then what they say."""
-    found = list(comparisons)
-    parts = [render(sheet).rstrip() for sheet in sheets(found, against_paper=against_paper)]
-    notes = verdicts.notes(found, against_paper=against_paper)
-    return "\n".join([*parts, *said(found), *notes])
+def comparison_text(comparisons: Sequence[Comparison], *, against_paper: bool) -> str:
+    """Return the tables, verdicts and notes for a terminal."""
+    parts = [render_sheet(s).rstrip() for s in sheets(comparisons, against_paper=against_paper)]
+    return "\n".join(parts + _sentences(comparisons, against_paper))
 
 
-def markdown(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
-    found = list(comparisons)
+def markdown(comparisons: Sequence[Comparison], *, against_paper: bool) -> str:
     parts = [
         f"**{sheet.title}**\n\n{markdown_table(sheet)}"
-        for sheet in sheets(found, against_paper=against_paper)
+        for sheet in sheets(comparisons, against_paper=against_paper)
     ]
-    sentences = [*said(found), *verdicts.notes(found, against_paper=against_paper)]
-    return "\n".join([*parts, *(f"- {sentence}" for sentence in sentences)])
+    return "\n".join(parts + [f"- {each}" for each in _sentences(comparisons, against_paper)])
 
 
-def said(comparisons: Sequence[Comparison]) -> list[str]:
-    """Every verdict, and a summary of several."""
-    found = [verdicts.verdict(line, each) for each in comparisons for line in each.tested]
-    selecting = leading(comparisons)
-    if sum(len(each.tested) for each in selecting) > 2:
-        found.insert(0, verdicts.summary(selecting))
-    return found + [sentence for each in comparisons for sentence in verdicts.ranking(each)]
+def _sentences(comparisons: Sequence[Comparison], against_paper: bool) -> list[str]:
+    return verdict_sentences(comparisons) + notes(comparisons, against_paper=against_paper)
 
 
 def markdown_table(sheet: Sheet) -> str:
@@ -140,12 +135,11 @@ def markdown_table(sheet: Sheet) -> str:
     return "\n".join(lines) + "\n"
 
 
-def latex(comparisons: Iterable[Comparison], *, against_paper: bool) -> str:
-    """Tables for the booktabs package, a comment with the notes above each."""
-    found = list(comparisons)
-    notes = "\n".join(f"% {note}" for note in verdicts.notes(found, against_paper=against_paper))
-    tables = map(_latex_table, sheets(found, against_paper=against_paper))
-    return "\n".join([notes, *tables])
+def latex(comparisons: Sequence[Comparison], *, against_paper: bool) -> str:
+    """Return tables for the booktabs package, after the notes as comments."""
+    comments = [f"% {note}" for note in notes(comparisons, against_paper=against_paper)]
+    tables = map(_latex_table, sheets(comparisons, against_paper=against_paper))
+    return "\n".join([*comments, *tables])
 
 
 def _latex_table(sheet: Sheet) -> str:
@@ -173,7 +167,7 @@ def _latex_text(text: str) -> str:
 
 
 def as_csv(comparisons: Iterable[Comparison]) -> str:
-    rows = [record for comparison in comparisons for record in records(comparison)]
+    rows = _records(comparisons)
     out = io.StringIO()
     columns = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(out, columns, lineterminator="\n")
@@ -185,118 +179,122 @@ def as_csv(comparisons: Iterable[Comparison]) -> str:
 
 
 def as_json(comparisons: Iterable[Comparison]) -> str:
-    rows = [record for comparison in comparisons for record in records(comparison)]
-    return json.dumps(rows, indent=1, ensure_ascii=False)
+    return json.dumps(_records(comparisons), indent=1, ensure_ascii=False)
 
 
-def records(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    """One record per arm, for CSV and JSON."""
-    for line in comparison.lines:
-        arm, tested = line.arm, line.difference
-        low, high = line.sample.interval or (None, None)
-        yield {
-            "study": arm.study,
-            **comparison.condition,
-            "arm": arm.name,
-            "statistic": comparison.statistic,
-            "configuration": arm.params,
-            "tried": arm.tried,
-            "fresh": arm.is_fresh,
-            "trial": arm.trial,
-            "runs": list(arm.runs),
-            "values": line.sample.values,
-            "n": line.sample.n,
-            "failed": arm.failed,
-            "mean": line.sample.mean,
-            "sd": line.sample.sd,
-            "low": low,
-            "high": high,
-            "baseline": line.baseline.name if line.baseline else None,
-            "difference": tested.mean if tested else None,
-            "difference_low": tested.interval[0] if tested and tested.interval else None,
-            "difference_high": tested.interval[1] if tested and tested.interval else None,
-            "p": tested.p if tested else None,
-            "test": tested.test if tested else None,
-            "more_seeds": tested.more_seeds if tested else None,
-            "paper": line.paper,
-            "from_paper": line.from_paper,
-            "paper_difference": line.paper_difference,
-            "ordering": line.ordering,
-        }
+def _records(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+    return [_record(line, table) for table in comparisons for line in table.lines]
 
 
-def render(sheet: Sheet) -> str:
-    """As wide as a terminal usually is; longer cells are folded."""
-    table = Table(title=sheet.title)
-    for number, name in enumerate(sheet.head):
-        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
-    for number, row in enumerate(sheet.rows):
-        table.add_row(*row, style="bold" if number == sheet.best else None)
-    return rendered(table)
+def _record(line: Line, comparison: Comparison) -> dict[str, Any]:
+    arm, tested = line.arm, line.difference
+    low, high = line.sample.interval or (None, None)
+    difference_low, difference_high = (tested and tested.interval) or (None, None)
+    return {
+        "study": arm.study,
+        **comparison.condition,
+        "arm": arm.name,
+        "statistic": comparison.statistic,
+        "configuration": arm.params,
+        "tried": arm.tried,
+        "fresh": arm.is_fresh,
+        "trial": arm.trial,
+        "runs": list(arm.runs),
+        "values": line.sample.values,
+        "n": line.sample.n,
+        "failed": arm.failed,
+        "mean": line.sample.mean,
+        "sd": line.sample.sd,
+        "low": low,
+        "high": high,
+        "baseline": line.reference.name if line.reference else None,
+        "difference": tested.mean if tested else None,
+        "difference_low": difference_low,
+        "difference_high": difference_high,
+        "p": tested.p if tested else None,
+        "test": tested.test if tested else None,
+        "more_seeds": tested.more_seeds if tested else None,
+        "paper": line.paper,
+        "from_paper": line.from_paper,
+        "paper_difference": line.paper_difference,
+        "ordering": line.ordering,
+    }
 
 
-def rendered(table: Table) -> str:
-    console = Console(width=WIDTH, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
-
-
-def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[Arm]]]) -> str:
-    """A line per study."""
+def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[ArmResult]]]) -> str:
+    """Return a table with one row per study."""
     table = Table()
     for column in ("study", "dataset", "model", "runs", "best arm", "since", "held by"):
         table.add_column(column)
     for study, trials, arms in studies:
-        best = max(arms, key=lambda arm: arm.leading.mean, default=None)
+        best = max(arms, key=lambda arm: arm.selecting_sample.mean, default=None)
+        states = Counter(run.state for trial in trials for run in trial.runs)
         common = study.spec["settings"]
         table.add_row(
             study.name,
             str(common.get("dataset", "digits")),
             str(common.get("model", "small")),
-            _states(run.state for trial in trials for run in trial.runs),
-            f"{best.name} {best.leading.mean:.2f} %" if best else "–",
+            ", ".join(f"{number} {state}" for state, number in states.items()) or "none",
+            f"{best.name} {best.selecting_sample.mean:.2f} %" if best else "–",
             f"{study.created_at:%Y-%m-%d %H:%M}",
             study.held_by or "",
         )
-    return rendered(table).rstrip()
+    return render_table(table).rstrip()
 
 
 def details(study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[Comparison]) -> str:
-    """Every trial and run of a study, then the comparison."""
+    """Return every trial and run of a study, then the comparison."""
     table = Table(title=study.name)
     for column in ("arm", "configuration", "value", "run", "seed", "epochs", "state", "max"):
         table.add_column(column, overflow="fold")
     for column in ("mean", "time"):
         table.add_column(column)
     for trial in trials:
-        arm = trial.arm if trial.confirms is None else f"{trial.arm} (fresh seeds)"
-        head = [arm, settings(trial.params), _percent(trial.value)]
-        for run in trial.runs:
-            table.add_row(
-                *(head if run is trial.runs[0] else [""] * len(head)),
-                str(run.id),
-                str(run.seed),
-                f"{run.last_epoch}/{run.config['epochs']}",
-                run.state,
-                _percent(run.max_acc),
-                _percent(run.mean_acc),
-                duration(run.seconds) if run.seconds is not None else "",
-            )
+        for cells in _run_rows(trial):
+            table.add_row(*cells)
     errors = [
         f"run {run.id} ({trial.arm}, seed {run.seed}): {last_line(run.error)}"
         for trial in trials
         for run in trial.runs
         if run.error
     ]
-    compared = text(comparisons, against_paper=False)
-    return "\n".join([rendered(table).rstrip(), *errors, compared])
+    compared = comparison_text(comparisons, against_paper=False)
+    return "\n".join([render_table(table).rstrip(), *errors, compared])
+
+
+def _run_rows(trial: TrialRow) -> Iterator[list[str]]:
+    arm = trial.arm if trial.confirms is None else f"{trial.arm} (fresh seeds)"
+    head = [arm, settings(trial.params), _percent(trial.value)]
+    for run in trial.runs:
+        yield [
+            *head,
+            str(run.id),
+            str(run.seed),
+            f"{run.last_epoch}/{run.config['epochs']}",
+            run.state,
+            _percent(run.max_acc),
+            _percent(run.mean_acc),
+            duration(run.seconds) if run.seconds is not None else "",
+        ]
+        head = [""] * len(head)
 
 
 def _percent(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{accuracy:.2f}"
 
 
-def _states(states: Iterable[str]) -> str:
-    counts = Counter(states)
-    return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
+def render_sheet(sheet: Sheet) -> str:
+    table = Table(title=sheet.title)
+    for number, name in enumerate(sheet.head):
+        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
+    for number, row in enumerate(sheet.rows):
+        table.add_row(*row, style="bold" if number == sheet.best else None)
+    return render_table(table)
+
+
+def render_table(table: Table) -> str:
+    """Return the table as text of at most WIDTH columns."""
+    console = Console(width=WIDTH, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()

@@ -1,4 +1,4 @@
-"""The commands around studies, on a real store with a study that was really trained."""
+"""The commands around studies, on a real store with a trained study."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ lr = 1e5
 
 
 @pytest.fixture(autouse=True)
-def nothing_answers_at_mlflow(monkeypatch):
+def mlflow_is_unreachable(monkeypatch):
     monkeypatch.delenv("RESSMOOTH_DATABASE_URL", raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
 
@@ -60,7 +60,7 @@ def test_list_shows_the_study_and_its_best_arm(home):
     assert "tiny" in output and "1 complete, 1 failed" in output and "sgd" in output
 
 
-def test_show_tells_of_every_run_and_why_one_failed(home):
+def test_show_lists_every_run_and_why_one_failed(home):
     output = run("show", "tiny", home=home).output
     assert "run 2 (bad, seed 0): diverged at epoch 1" in output
     assert "2/2" in output and "accuracy in %" in output
@@ -72,20 +72,20 @@ def test_an_unknown_study_names_the_known_ones(home):
     assert result.stderr == "error: no study 'tyni' here; known: tiny\n"
 
 
-def test_looking_creates_nothing(tmp_path):
+def test_list_creates_nothing(tmp_path):
     result = run("list", home=tmp_path / "none")
     assert result.exit_code != 0 and "launch a study to create it" in result.stderr
     assert not (tmp_path / "none").exists()
 
 
-def test_export_gives_every_epoch_as_csv_and_as_json(home):
+def test_export_writes_every_epoch_as_csv_and_as_json(home):
     rows = list(csv.DictReader(run("export", "tiny", home=home).output.splitlines()))
     assert [(row["arm"], row["epoch"]) for row in rows] == [("sgd", "1"), ("sgd", "2")]
     same = json.loads(run("export", "tiny", "--format", "json", home=home).output)
     assert [row["val_acc"] for row in same] == [float(row["val_acc"]) for row in rows]
 
 
-def test_export_to_optuna_has_a_study_per_arm_with_every_ended_trial(home, tmp_path):
+def test_export_to_optuna_has_a_study_per_arm_with_every_finished_trial(home, tmp_path):
     done = run("export", "tiny", "--format", "optuna", "--out", str(tmp_path / "o.db"), home=home)
     assert done.exit_code == 0, done.stderr
     storage = f"sqlite:///{tmp_path}/o.db"
@@ -97,7 +97,7 @@ def test_export_to_optuna_has_a_study_per_arm_with_every_ended_trial(home, tmp_p
     assert bad.state.name == "FAIL" and bad.value is None
 
 
-def test_an_export_replaces_the_one_before_and_leaves_nothing_else(home, tmp_path):
+def test_an_export_replaces_an_earlier_one_and_leaves_no_other_file(home, tmp_path):
     for _ in range(2):
         run("export", "tiny", "--format", "optuna", "--out", str(tmp_path / "o.db"), home=home)
     assert [path.name for path in tmp_path.iterdir()] == ["o.db"]
@@ -105,15 +105,18 @@ def test_an_export_replaces_the_one_before_and_leaves_nothing_else(home, tmp_pat
 
 
 @pytest.mark.parametrize("options", [("--format", "optuna"), ("--format", "csv", "--out", "x")])
-def test_a_file_is_for_optuna_alone(home, options):
+def test_out_is_required_for_optuna_and_for_no_other_format(home, options):
     result = run("export", "tiny", *options, home=home)
-    assert result.exit_code == 2 and "belongs to --format optuna" in result.stderr
+    assert (
+        result.exit_code == 2
+        and "optuna needs --out FILE; csv and json are printed" in result.stderr
+    )
 
 
-def test_fetch_decodes_a_data_set_once_for_all(tmp_path):
-    assert "1,437 images" in run("fetch", "digits", home=tmp_path).output
+def test_fetch_decodes_a_data_set_once(tmp_path):
+    assert "1,437 training images" in run("fetch", "digits", home=tmp_path).output
     if DEBIAN_FASHION_MNIST.is_dir():
-        assert "60,000 images" in run("fetch", "fashion_mnist", home=tmp_path).output
+        assert "60,000 training images" in run("fetch", "fashion_mnist", home=tmp_path).output
         assert len(list(tmp_path.glob("data/fashion_mnist-*.pt"))) == 1
 
 
@@ -147,18 +150,18 @@ def test_retry_is_refused_while_a_launcher_runs_the_study(home):
 
 def test_retry_puts_failed_runs_back_and_no_others(home):
     result = run("retry", "tiny", "--failed", home=home)
-    assert result.output.startswith("1 runs are waiting again")
+    assert result.output.startswith("queued 1 run again; run: python -m ressmooth.study tiny")
     store = open_store(default_url(home))
     assert [store.run(number).state for number in (1, 2)] == ["complete", "waiting"]
     store.close()
 
 
-def test_sync_without_mlflow_says_where_it_looked(home):
+def test_sync_without_mlflow_names_its_address(home):
     result = run("sync", home=home)
     assert result.exit_code == 4 and "http://127.0.0.1:9" in result.stderr
 
 
-def test_db_upgrade_says_where_the_schema_is(home, tmp_path):
+def test_db_upgrade_reports_the_revision(home, tmp_path):
     assert "is already at 0002" in run("db", "upgrade", home=home).output
     assert "upgraded from nothing to 0002" in run("db", "upgrade", home=tmp_path / "new").output
 
@@ -172,17 +175,18 @@ def test_doctor_finds_what_is_missing(home, monkeypatch):
     assert result.exit_code == 0, result.output
 
 
-def test_a_home_that_a_database_url_would_misread_is_refused(tmp_path):
+def test_a_home_with_special_characters_of_urls_is_refused(tmp_path):
     result = run("list", home=tmp_path / "100%")
     assert result.exit_code == 2 and "without % ? #" in result.stderr
 
 
-def test_list_and_show_load_neither_torch_nor_mlflow(home):
+def test_list_show_and_compare_load_no_heavy_package(home):
     code = (
         "import sys; from click.testing import CliRunner; from ressmooth.cli import main\n"
-        f"for a in (['list'], ['show', 'tiny']):\n"
+        f"for a in (['list'], ['show', 'tiny'], ['compare', 'tiny']):\n"
         f"    assert CliRunner().invoke(main, [*a, '--home', {str(home)!r}]).exit_code == 0\n"
-        "print([m for m in ('torch', 'mlflow', 'optuna', 'ray') if m in sys.modules])"
+        "heavy = ('torch', 'mlflow', 'optuna', 'ray', 'matplotlib', 'scipy.stats')\n"
+        "print([m for m in heavy if m in sys.modules])"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     assert output.strip() == "[]"
@@ -191,27 +195,27 @@ def test_list_and_show_load_neither_torch_nor_mlflow(home):
 @pytest.mark.parametrize(
     "form, begins", [("table", " "), ("markdown", "**tiny"), ("csv", "study,"), ("json", "[")]
 )
-def test_compare_speaks_several_languages(home, form, begins):
+def test_compare_writes_several_formats(home, form, begins):
     result = run("compare", "tiny", "--format", form, home=home)
     assert result.exit_code == 0 and result.output.startswith(begins)
     assert "sgd" in result.output and "bad" not in result.output  # which never completed
 
 
-def test_compare_against_the_paper_says_when_it_has_nothing(home):
+def test_compare_says_when_the_paper_has_no_figures(home):
     output = run("compare", "tiny", "--against", "paper", home=home).output
-    assert "The paper has no figures for this." in output
+    assert "The paper has no figures for this comparison." in output
 
 
 @pytest.mark.parametrize(
     "arguments, line",
     [
         (["compare", "nope"], "no study 'nope' here; known: tiny"),
-        (["compare", "tiny", "--arm", "adam"], "--arm adam: no such arm here; there is sgd"),
+        (["compare", "tiny", "--arm", "adam"], "--arm adam: no such arm here; known: sgd"),
         (["compare", "tiny", "--fraction", "0.5"], "--fraction 0.5: no such fraction here"),
         (["report", "nope", "--out", "out"], "no study 'nope' here; known: tiny"),
     ],
 )
-def test_a_mistake_costs_a_line_and_creates_nothing(home, arguments, line, tmp_path, monkeypatch):
+def test_an_error_prints_one_line_and_creates_nothing(home, arguments, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(*arguments, home=home)
     assert result.exit_code == 2 and line in result.output
@@ -237,8 +241,9 @@ def test_plot_draws_the_method(what, name, magic, tmp_path):
     assert out.read_bytes().startswith(magic)
 
 
-def test_what_lies_in_the_reports_directory_stays_there(home, tmp_path, monkeypatch):
-    """Only the report itself goes to MLflow."""
+def test_other_files_of_the_output_directory_are_neither_changed_nor_logged(
+    home, tmp_path, monkeypatch
+):
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     (tmp_path / "secret.env").write_text("password")
     assert run("report", "tiny", "--out", str(tmp_path), home=home).exit_code == 0
@@ -248,8 +253,8 @@ def test_what_lies_in_the_reports_directory_stays_there(home, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("command", [["report", "tiny"], ["plot", "sigmoid"]])
-def test_what_cannot_be_written_costs_a_line(home, tmp_path, command):
-    """A file where a directory is wanted, and a directory where a file is: exit 6 is for disks."""
+def test_an_output_path_that_cannot_be_written_is_an_error(home, tmp_path, command):
+    """Exit 2 if a file is in the place of a directory or the reverse; 6 is for full disks."""
     (tmp_path / "x.png").mkdir()
     (tmp_path / "out").write_text("a file")
     out = tmp_path / ("out" if command[0] == "report" else "x.png")
@@ -259,7 +264,7 @@ def test_what_cannot_be_written_costs_a_line(home, tmp_path, command):
     assert f"error: --out {out}: " in result.output
 
 
-def test_figures_of_an_older_report_do_not_stay(home, tmp_path):
+def test_a_report_replaces_the_figures_of_an_older_one(home, tmp_path):
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "07-old.png").write_bytes(b"old")
     (tmp_path / "figures" / "mine.png").write_bytes(b"mine")
@@ -274,17 +279,17 @@ def test_a_study_with_nothing_to_compare_is_named(home):
     store.close()
     result = run("compare", "never", "tiny", home=home)
     assert result.exit_code == 0 and "sgd" in result.output
-    assert "warning: never: no trial is complete yet, left out" in result.output
+    assert "warning: never: left out, no trial is complete yet" in result.output
     result = run("compare", "never", home=home)
     assert result.exit_code == 2 and "never: nothing to compare yet" in result.output
 
 
-def test_a_dry_run_knows_what_is_done_and_refuses_what_a_launch_would(home):
+def test_a_dry_run_counts_finished_runs_and_refuses_a_changed_study(home):
     command = [sys.executable, "-m", "ressmooth.study", str(home / "tiny.toml"), "--dry-run"]
 
     def plan(*options):
-        given = [*command, "--home", str(home), *options]
-        return subprocess.run(given, capture_output=True, text=True)
+        arguments = [*command, "--home", str(home), *options]
+        return subprocess.run(arguments, capture_output=True, text=True)
 
     with closing(sqlite3.connect(home / "results.db")) as connection:
         (done,) = connection.execute(
@@ -295,7 +300,7 @@ def test_a_dry_run_knows_what_is_done_and_refuses_what_a_launch_would(home):
     assert other.returncode == 2 and "epochs was 2, is 5" in other.stderr
 
 
-def test_plot_refuses_what_it_cannot_draw(tmp_path):
+def test_plot_refuses_an_unknown_file_type(tmp_path):
     result = CliRunner().invoke(main, ["plot", "sigmoid", "--out", str(tmp_path / "x.gif")])
-    assert result.exit_code == 2 and "ends in .png, .svg or .pdf" in result.output
+    assert result.exit_code == 2 and "the file name must end in .png, .svg or .pdf" in result.output
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The paper's figures as migration 0002 writes them."""
+"""The published figures, as migration 0002 writes them."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Studies as launcher and workers would have recorded them, without training."""
+"""Studies recorded as a launcher and its workers would record them, without training."""
 
 import socket
 import time
@@ -38,7 +38,7 @@ def epoch(number, accuracy=90.0):
 
 
 def open_study(store, name, arms=ARMS, seeds=2):
-    """A study with its trials waiting; its id."""
+    """Open a study whose trials all wait. Return its id."""
     spec = make_spec(arms, seeds=seeds, name=name, epochs=EPOCHS)
     study_id = store.open_study(spec)
     for branch in spec.branches:
@@ -57,7 +57,7 @@ def open_study(store, name, arms=ARMS, seeds=2):
 
 
 def train(store, run, home, state="complete", epochs=EPOCHS, **outcome):
-    """What a worker writes of a run."""
+    """Record a run as a worker does."""
     attempt = store.claim(run.id, ENVIRONMENT)
     for number in range(1, epochs + 1):
         store.record_epoch(attempt, epoch(number, 80.0 + run.id), None)
@@ -77,21 +77,22 @@ def train_all(store, study_id, home):
     store.announce_study(study_id)
 
 
-def play(store, spec, accuracy, epochs=2):
-    """A whole study, search and confirmation; a run's max accuracy is what `accuracy` says.
+def simulate(store, spec, accuracy, epochs=2):
+    """Record a whole study, search and confirmation. Return its row.
 
-    None makes the run fail. Its mean accuracy is a point lower, that on the test set two.
+    `accuracy` returns a run's max accuracy from its config, or None to make the run fail. The mean
+    accuracy is one point lower and the test accuracy two.
     """
     planner = Planner(store, store.open_study(spec), spec)
     while (run := planner.next()) is not None:
         attempt = store.claim(run.id, ENVIRONMENT)
-        figure = accuracy(run.config)
+        max_acc = accuracy(run.config)
         for number in range(1, epochs + 1):
-            store.record_epoch(attempt, epoch(number, figure or 50.0), None)
-        if figure is None:
+            store.record_epoch(attempt, epoch(number, max_acc or 50.0), None)
+        if max_acc is None:
             store.finish_run(attempt, "failed", error="diverged at epoch 2")
         else:
-            outcome = {"max_acc": figure, "mean_acc": figure - 1, "test_acc": figure - 2}
+            outcome = {"max_acc": max_acc, "mean_acc": max_acc - 1, "test_acc": max_acc - 2}
             store.finish_run(attempt, "complete", seconds=3.0, **outcome)
         planner.run_ended(run)
     return store.study(spec.name)

@@ -1,4 +1,4 @@
-"""What the tests of the report show: three arms beside the paper's smallest row."""
+"""The study that the tests of the report share: three arms of the paper's smallest experiment."""
 
 EIGHTH = {"dataset": "fashion_mnist", "model": "resnet20", "fraction": 0.125, "epochs": 48}
 SMOOTHING = {"method": "smoothing", "weight_decay": 1e-3}
@@ -12,7 +12,7 @@ WIGGLE = [0.0, 0.4, -0.2, 0.3, -0.5]
 
 
 def accuracy(config):
-    """laplace is a point better than SGD, logistic is not to be told from it."""
+    """Make laplace a point better than SGD, and logistic indistinguishable from it."""
     seed = config["seed"] % 5
     if config["method"] == "mse":
         return 88.0 + (1.0 if config["weight_decay"] == 1e-3 else 0.0) + WIGGLE[seed]

@@ -8,7 +8,7 @@ from ressmooth.store import open_store
 
 @pytest.fixture(scope="session")
 def store(quick_directory):
-    """One for all tests: each has its own studies in it."""
+    """A store that all tests share. Each test has its own studies in it."""
     store = open_store(f"sqlite:///{quick_directory}/report.db")
     yield store
     store.close()
@@ -16,7 +16,7 @@ def store(quick_directory):
 
 @pytest.fixture(scope="session")
 def study(store):
-    return records.play(store, specs.study(ARMS, seeds=5, name="shown", **EIGHTH), accuracy)
+    return records.simulate(store, specs.study(ARMS, seeds=5, name="shown", **EIGHTH), accuracy)
 
 
 @pytest.fixture

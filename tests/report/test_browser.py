@@ -1,4 +1,4 @@
-"""The report as a person sees it, in headless Chromium, on a desk and on a phone."""
+"""The report in headless Chromium, as wide as a desktop and as a phone."""
 
 import base64
 import json
@@ -48,7 +48,7 @@ def page(tmp_path_factory, quick_directory):
     spec = specs.study(
         ARMS, seeds=3, name="seen", grid={"fraction": [0.25, 0.125]}, confirm=3, **settings
     )
-    study = records.play(
+    study = records.simulate(
         store, spec, lambda c: 89.0 + c["b"] + c["seed"] % 4 / 5 + (c["weight_decay"] == 1e-3)
     )
     directory = tmp_path_factory.mktemp("seen")
@@ -65,7 +65,7 @@ def shown(request, browser, page):
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     for kind in ("browser", "performance"):
-        browser.get_log(kind)  # what was before
+        browser.get_log(kind)  # discard earlier entries
     browser.get(page.as_uri())
     if directory := os.environ.get("RESSMOOTH_SCREENSHOTS"):
         taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
@@ -74,16 +74,18 @@ def shown(request, browser, page):
     return browser, scheme
 
 
-def test_the_page_asks_nobody_and_complains_of_nothing(shown, page):
+def test_the_page_requests_nothing_and_logs_no_errors(shown, page):
     browser, _ = shown
     assert browser.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [
+    requested = [
         message["params"]["request"]["url"]
         for message in messages
         if message["method"] == "Network.requestWillBeSent"
     ]
-    assert asked and {url for url in asked if not url.startswith("data:")} == {page.as_uri()}
+    assert requested and {url for url in requested if not url.startswith("data:")} == {
+        page.as_uri()
+    }
 
 
 def test_nothing_overlaps_or_leaves_the_page(shown):
@@ -99,7 +101,7 @@ def test_nothing_overlaps_or_leaves_the_page(shown):
     assert pictures > 10
 
 
-def test_light_and_dark_are_told_apart_and_readable(shown):
+def test_both_colour_schemes_are_readable(shown):
     browser, scheme = shown
     ink, ground = (luminance(colour) for colour in browser.execute_script(COLOURS))
     assert (ink < ground) == (scheme == "light")
@@ -108,13 +110,13 @@ def test_light_and_dark_are_told_apart_and_readable(shown):
 
 
 def luminance(colour):
-    """Relative, of rgb(r, g, b)."""
+    """Return the relative luminance of "rgb(r, g, b)"."""
     parts = [int(part) / 255 for part in colour[4:-1].split(",")]
     red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_every_run_can_be_unfolded(shown):
+def test_the_list_of_all_runs_can_be_opened(shown):
     browser, _ = shown
     browser.execute_script("document.querySelectorAll('details').forEach(e => e.open = true)")
     assert browser.execute_script(OVERFLOWING) == []

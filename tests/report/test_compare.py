@@ -4,15 +4,14 @@ from helpers.published import published_figures
 
 from ressmooth.errors import ConfigError
 from ressmooth.report.compare import (
-    arms_of,
+    arm_results,
+    by_selecting_statistic,
     compare_studies,
-    deviations,
-    leading,
+    filter_comparisons,
     nearest,
-    only,
-    published_for,
-    unlike,
+    other_differences,
 )
+from ressmooth.report.paper import deviations, published_for
 from ressmooth.store import open_store
 
 SGD = {"method": "mse", "weight_decay": {"grid": [1e-2, 1e-3]}}
@@ -29,11 +28,13 @@ def store(quick_directory, request):
 
 
 def wiggle(seed):
-    """What a seed does to every arm alike, and a little to each."""
+    """Return what a seed adds to every arm."""
     return [0.0, 0.4, -0.2, 0.3, -0.5][seed % 5]
 
 
 def gain(of_smoothing, own=0.01):
+    """Return accuracies where smoothing gains that much, plus a part of its own per seed."""
+
     def accuracy(config):
         if config["method"] == "mse":
             tuned = 0.5 if config["weight_decay"] == 1e-3 else 0.0
@@ -46,7 +47,7 @@ def gain(of_smoothing, own=0.01):
 
 def compared(store, accuracy, arms=ARMS, seeds=5, **settings):
     spec = specs.study(arms, seeds=seeds, **{**EIGHTH, **settings})
-    return compare_studies(store, [records.play(store, spec, accuracy)])
+    return compare_studies(store, [records.simulate(store, spec, accuracy)])
 
 
 def test_each_arm_has_its_best_configuration(store):
@@ -57,16 +58,16 @@ def test_each_arm_has_its_best_configuration(store):
     assert (laplace.arm.params, laplace.arm.tried) == ({"b": 1.3}, 2)
     assert sgd.sample.n == 5 and sgd.sample.mean == pytest.approx(89.5)
     assert second.lines[0].sample.mean == pytest.approx(88.5)
-    assert leading([first, second]) == [first]
+    assert by_selecting_statistic([first, second]) == [first]
 
 
 def test_the_statistic_that_selects_comes_first(store):
     tables = compared(store, gain(1.0), search={"objective": "mean"})
     assert [table.statistic for table in tables] == ["mean", "max"]
-    assert leading(tables) == tables[:1]
+    assert by_selecting_statistic(tables) == tables[:1]
 
 
-def test_every_number_is_that_of_its_rows(store):
+def test_every_number_comes_from_its_rows(store):
     (table, _) = compared(store, gain(1.0))
     for line in table.lines:
         rows = [store.run(run) for run in line.arm.runs]
@@ -93,14 +94,14 @@ def test_one_seed_decides_nothing_however_large_the_gain(store):
     assert table.lines[1].difference.p is None
 
 
-def test_differences_are_corrected_for_all_arms_also_for_those_out_of_sight(store):
+def test_differences_are_corrected_for_all_arms_even_those_left_out(store):
     arms = {**ARMS, "logistic": {**LAPLACE, "distribution": "logistic"}}
     (table, _) = compared(store, gain(-0.3, own=0.1), arms)
     alone = compared(store, gain(-0.3, own=0.1), ARMS, name="alone")[0]
     before, after = alone.lines[1].difference.p, table.lines[1].difference.p
     assert (table.tests, alone.tests) == (2, 1)
     assert after == pytest.approx(min(1.0, 2 * before))
-    (shown, _) = only([table, _], ["laplace"], [])
+    (shown, _) = filter_comparisons([table, _], ["laplace"], [])
     assert [line.arm.name for line in shown.lines] == ["sgd", "laplace"]
     assert shown.lines[1].difference.p == after and shown.tests == 2
 
@@ -111,33 +112,35 @@ def test_fractions_are_never_compared_with_each_other(store):
             **SGD, "fraction": {"grid": [0.5, 0.125]}}},
         seeds=2, dataset="fashion_mnist", model="resnet20", epochs=48,
     )  # fmt: skip
-    tables = leading(compare_studies(store, [records.play(store, spec, gain(1.0))]))
+    tables = by_selecting_statistic(
+        compare_studies(store, [records.simulate(store, spec, gain(1.0))])
+    )
     found = {t.condition["fraction"]: [line.arm.name for line in t.lines] for t in tables}
     assert found == {0.5: ["sgd"], 0.125: ["sgd", "laplace"]}
-    assert [t.condition["fraction"] for t in only(tables, [], [0.125])] == [0.125]
+    assert [t.condition["fraction"] for t in filter_comparisons(tables, [], [0.125])] == [0.125]
 
 
-def test_an_unknown_arm_or_fraction_is_told(store):
+def test_an_unknown_arm_or_fraction_is_an_error(store):
     tables = compared(store, gain(1.0))
-    with pytest.raises(ConfigError, match="--arm nope: no such arm here; there is sgd, laplace"):
-        only(tables, ["nope"], [])
-    with pytest.raises(ConfigError, match="--fraction 0.3: .* there is 0.125"):
-        only(tables, [], [0.3])
+    with pytest.raises(ConfigError, match="--arm nope: no such arm here; known: sgd, laplace"):
+        filter_comparisons(tables, ["nope"], [])
+    with pytest.raises(ConfigError, match="--fraction 0.3: .* known: 0.125"):
+        filter_comparisons(tables, [], [0.3])
 
 
-def test_an_arm_that_is_not_at_a_fraction_is_told(store):
+def test_an_arm_without_results_at_a_fraction_is_an_error(store):
     arms = {
         "sgd": {**SGD, "fraction": {"grid": [0.5, 0.125]}},
         "laplace": {**LAPLACE, "fraction": 0.5},
     }
     spec = specs.study(arms, dataset="fashion_mnist", model="resnet20")
-    tables = compare_studies(store, [records.play(store, spec, gain(1.0))])
-    with pytest.raises(ConfigError, match="--arm laplace: not at that fraction; there is sgd"):
-        only(tables, ["laplace"], [0.125])
+    tables = compare_studies(store, [records.simulate(store, spec, gain(1.0))])
+    with pytest.raises(ConfigError, match="--arm laplace: no results at that fraction; known: sgd"):
+        filter_comparisons(tables, ["laplace"], [0.125])
 
 
 def test_confirmed_arms_are_reported_by_their_fresh_seeds_only(store):
-    def lucky(config):  # the seeds of the search flatter laplace
+    def lucky(config):  # the search's seeds are biased towards laplace
         luck = 2.0 if config["seed"] < 10_000 and config["method"] == "smoothing" else 0.0
         return gain(0.0)(config) + luck
 
@@ -150,7 +153,7 @@ def test_confirmed_arms_are_reported_by_their_fresh_seeds_only(store):
 
 def test_fresh_seeds_of_one_arm_are_never_tested_against_selecting_ones(store):
     """SGD is confirmed, laplace is not yet."""
-    records.play(store, specs.study(ARMS, seeds=2, **EIGHTH), gain(1.0))
+    records.simulate(store, specs.study(ARMS, seeds=2, **EIGHTH), gain(1.0))
     spec = specs.study(ARMS, seeds=2, confirm=3, **EIGHTH)
     planner = records.Planner(store, store.open_study(spec), spec)
     for _ in range(3):
@@ -190,10 +193,10 @@ def test_a_holdout_is_compared_by_the_test_set_alone(store):
     (table,) = compared(store, gain(1.0), selection="holdout")
     assert table.statistic == "test"
     assert table.lines[0].sample.mean == pytest.approx(87.5)
-    assert table.lines[0].paper == 89.72  # the paper's mean, which no test set has chosen
+    assert table.lines[0].paper == 89.72  # the paper's mean, which was not selected on the test set
 
 
-def test_an_arm_meets_the_sgd_that_is_most_like_it(store):
+def test_an_arms_reference_is_the_most_similar_sgd(store):
     arms = {
         "sgd": {"method": "mse"},
         "sgd-flip": {"method": "mse", "augmentation": "flip"},
@@ -202,8 +205,8 @@ def test_an_arm_meets_the_sgd_that_is_most_like_it(store):
         "laplace-crop": {**LAPLACE, "augmentation": "crop-flip"},
     }
     (table, _) = compared(store, gain(1.0), arms, weight_decay=1e-3)
-    met = {line.arm.name: line.baseline and line.baseline.name for line in table.lines}
-    assert met == {
+    references = {line.arm.name: line.reference and line.reference.name for line in table.lines}
+    assert references == {
         "sgd": None,
         "sgd-flip": None,
         "laplace": "sgd",
@@ -211,7 +214,7 @@ def test_an_arm_meets_the_sgd_that_is_most_like_it(store):
         "laplace-crop": "sgd",
     }
     crop = table.lines[-1]
-    assert unlike(crop.arm, crop.baseline) == ["augmentation"]
+    assert other_differences(crop.arm, crop.reference) == ["augmentation"]
 
 
 def test_a_tuned_learning_rate_is_a_difference_unless_both_are_tuned(store):
@@ -221,7 +224,7 @@ def test_a_tuned_learning_rate_is_a_difference_unless_both_are_tuned(store):
         table = compared(
             store, lambda c: 90 + c["lr"] * (c["method"] == "smoothing"), arms, name=name
         )[0]
-        assert unlike(table.lines[1].arm, table.lines[1].baseline) == expected
+        assert other_differences(table.lines[1].arm, table.lines[1].reference) == expected
 
 
 def test_without_sgd_nothing_is_tested(store):
@@ -230,9 +233,11 @@ def test_without_sgd_nothing_is_tested(store):
     assert table.lines[0].paper == 90.12
 
 
-def test_studies_meet_where_their_condition_is_the_same(store):
-    one = records.play(store, specs.study({"sgd": SGD}, seeds=2, name="one", **EIGHTH), gain(1.0))
-    two = records.play(
+def test_studies_are_compared_where_their_condition_is_the_same(store):
+    one = records.simulate(
+        store, specs.study({"sgd": SGD}, seeds=2, name="one", **EIGHTH), gain(1.0)
+    )
+    two = records.simulate(
         store, specs.study({"laplace": LAPLACE}, seeds=2, name="two", **EIGHTH), gain(1.0)
     )
     (table, _) = compare_studies(store, [one, two])
@@ -240,33 +245,35 @@ def test_studies_meet_where_their_condition_is_the_same(store):
         ("one", "sgd"),
         ("two", "laplace"),
     ]
-    assert table.lines[1].baseline.study == "one"
+    assert table.lines[1].reference.study == "one"
 
 
 def test_the_papers_figure_is_at_a_fixed_weight_decay_or_its_best(store):
     arms = {"searched": SGD, "fixed": {"method": "mse", "weight_decay": 1e-2}}
     spec = specs.study(arms, **EIGHTH)
-    study = records.play(store, spec, gain(1.0))
-    chosen = arms_of(study, store.winners(study.id))
+    study = records.simulate(store, spec, gain(1.0))
+    chosen = arm_results(study, store.winners(study.id))
     found = {arm.name: published_for(arm, "max", published_figures()).value for arm in chosen}
     assert found == {"searched": 89.79, "fixed": 88.14}
 
 
 def test_a_weight_decay_of_the_grid_is_not_a_searched_one(store):
     arms = {"sgd": {"method": "mse"}, "laplace": {"distribution": "laplace"}}
-    tables = leading(compared(store, gain(1.0), arms, grid={"weight_decay": [1e-2, 1e-3]}))
+    tables = by_selecting_statistic(
+        compared(store, gain(1.0), arms, grid={"weight_decay": [1e-2, 1e-3]})
+    )
     figures = {t.condition["weight_decay"]: [line.paper for line in t.lines] for t in tables}
     assert figures == {1e-2: [88.14, 90.12], 1e-3: [89.79, 90.12]}
 
 
-def test_what_the_paper_never_trained_has_no_figure(store):
+def test_problems_that_the_paper_never_trained_have_no_figure(store):
     (table, _) = compared(store, gain(1.0), dataset="digits", model="small")
     assert not table.has_paper
     assert [line.ordering for line in table.lines] == [None, None]
 
 
 @pytest.mark.parametrize(
-    "settings, arms, away",
+    "settings, arms, expected",
     [
         ({"epochs": 10}, ARMS, {"epochs": (10, 48)}),
         ({}, ARMS, {}),
@@ -276,9 +283,9 @@ def test_what_the_paper_never_trained_has_no_figure(store):
     ],
     ids=["epochs", "the paper's", "weight decay", "smoothing", "searched"],
 )
-def test_another_protocol_is_noticed(store, settings, arms, away):
+def test_deviations_from_the_papers_protocol_are_listed(store, settings, arms, expected):
     (table, _) = compared(store, gain(1.0), arms, **settings)
-    assert [deviations(line) for line in table.lines] == [away] * len(arms)
+    assert [deviations(line) for line in table.lines] == [expected] * len(arms)
 
 
 def test_readings_are_ranked_by_their_distance_to_the_paper(store):
@@ -299,8 +306,8 @@ def test_readings_are_ranked_by_their_distance_to_the_paper(store):
         return 90.32 if config["horizon"] == 10 else 87.12
 
     (table, _) = compared(store, accuracy, arms, seeds=1, weight_decay=1e-3)
-    (rivals,) = nearest(table)
-    ranked = [(line.arm.name, round(distance, 3)) for line, distance in rivals]
+    (readings,) = nearest(table)
+    ranked = [(line.arm.name, round(distance, 3)) for line, distance in readings]
     assert ranked == [("near", 0.15), ("flip", 1.0), ("far", 1.55)]
 
 
@@ -312,18 +319,18 @@ def test_a_reading_whose_sgd_is_missing_is_not_ranked(store):
         "flip": {**LAPLACE, "augmentation": "flip"},
     }
     (table, _) = compared(store, lambda config: 90.0, arms, seeds=1, weight_decay=1e-3)
-    (rivals,) = nearest(table)
-    assert {line.arm.name for line, _ in rivals} == {"plain", "layers"}
+    (readings,) = nearest(table)
+    assert {line.arm.name for line, _ in readings} == {"plain", "layers"}
 
 
-def test_the_same_arms_of_two_studies_are_no_rivals_and_keep_apart(store):
+def test_the_same_arms_of_two_studies_are_not_ranked_and_stay_apart(store):
     both = [specs.study(ARMS, seeds=2, name=name, **EIGHTH) for name in ("one", "two")]
-    (table, _) = compare_studies(store, [records.play(store, s, gain(1.0)) for s in both])
+    (table, _) = compare_studies(store, [records.simulate(store, s, gain(1.0)) for s in both])
     assert nearest(table) == []
     assert [line.arm.label for line in table.lines][::3] == ["one: sgd", "two: laplace"]
-    assert table.lines[3].baseline.study == "two"
+    assert table.lines[3].reference.study == "two"
 
 
-def test_one_reading_of_each_method_is_no_contest(store):
+def test_one_reading_of_each_method_is_not_ranked(store):
     (table, _) = compared(store, gain(1.0))
     assert nearest(table) == []

@@ -4,7 +4,7 @@ from helpers import records, specs
 from helpers.shown import ARMS, EIGHTH, NUMBERS, accuracy
 
 from ressmooth.report import figures, style
-from ressmooth.report.compare import arms_of
+from ressmooth.report.compare import arm_results
 from ressmooth.report.export import complete_trials
 from ressmooth.report.page import Report
 
@@ -13,7 +13,7 @@ def drawn(panel):
     return style.picture(panel.draw).axes[0]
 
 
-def test_accuracy_is_drawn_against_b_with_the_baseline(store, study, compared):
+def test_accuracy_is_drawn_against_b_with_the_reference(store, study, compared):
     axes = drawn(figures.accuracy_by_width(compared[0], store.trials(study.id), NUMBERS))
     (bars,) = axes.containers
     points = bars.lines[0]
@@ -26,13 +26,12 @@ def test_accuracy_is_drawn_against_b_with_the_baseline(store, study, compared):
 
 
 def curves_of(store, study):
-    chosen = arms_of(study, store.winners(study.id))
+    chosen = arm_results(study, store.winners(study.id))
     return chosen, {run: store.curve(run) for arm in chosen for run in arm.runs}
 
 
 def test_learning_curves_are_means_over_seeds(store, study):
-    chosen = arms_of(study, store.winners(study.id))
-    curves = {run: store.curve(run) for arm in chosen for run in arm.runs}
+    chosen, curves = curves_of(store, study)
     panels = {
         p.name.split("-")[1]: p for p in figures.learning_curves(chosen, curves, "here", NUMBERS)
     }
@@ -45,7 +44,7 @@ def test_learning_curves_are_means_over_seeds(store, study):
 
 
 def test_a_band_is_one_standard_deviation(store, study):
-    (arm, *_) = arms_of(study, store.winners(study.id))
+    (arm, *_) = arm_results(study, store.winners(study.id))
     curves = {run: store.curve(run) for run in arm.runs}
     (panel, *_) = figures.learning_curves([arm], curves, "here", NUMBERS)
     (band,) = drawn(panel).collections
@@ -61,32 +60,36 @@ def test_costs_are_medians_and_ratios_to_sgd(store, study):
     assert (sgd.seconds_per_epoch, sgd.ratio, laplace.ratio) == (1.5, 1.0, 1.0)
 
 
-def test_costs_are_kept_apart_by_condition(store):
+def test_costs_are_separate_for_each_condition(store):
     spec = specs.study({"sgd": {"method": "mse"}}, name="apart", grid={"fraction": [0.5, 0.25]})
-    report = Report(store, records.play(store, spec, accuracy))
+    report = Report(store, records.simulate(store, spec, accuracy))
     assert [(cost.problem, cost.runs) for cost in report.costs] == [
         ("digits (small, fraction 0.5)", 1),
         ("digits (small, fraction 0.25)", 1),
     ]
-    assert len(figures.costs(report.costs)) == 3  # all together, and an epoch of each
+    assert (
+        len(figures.cost_panels(report.costs)) == 3
+    )  # the total, and seconds per epoch under each condition
 
 
 def test_a_search_in_which_nothing_differs_has_no_importances(store):
     arms = {"laplace": ARMS["laplace"]}
-    study = records.play(store, specs.study(arms, name="flat", **EIGHTH), lambda config: 10.0)
+    study = records.simulate(store, specs.study(arms, name="flat", **EIGHTH), lambda config: 10.0)
     report = Report(store, study)
-    assert [p.name for p in figures.search(report.spec, report.trials)] == ["parallel-laplace"]
+    assert [p.name for p in figures.search_panels(report.spec, report.trials)] == [
+        "parallel-laplace"
+    ]
     assert report.verdicts == ["Nothing was compared with SGD: no SGD arm is complete."]
 
 
 def test_the_search_is_drawn_where_something_was_searched(store, study):
     spec = Report(store, study).spec
-    names = [panel.name for panel in figures.search(spec, store.trials(study.id))]
+    names = [panel.name for panel in figures.search_panels(spec, store.trials(study.id))]
     assert names == ["parallel-sgd", "importances-laplace", "parallel-laplace"]
     assert len(complete_trials(store.trials(study.id), "laplace")) == 4
 
 
-def test_both_pictures_of_the_method_are_what_the_loss_computes(tmp_path):
+def test_both_pictures_of_the_method_show_what_the_loss_computes():
     by_alpha, by_scale = style.picture(*figures.sigmoids()).axes
     flat = by_scale.lines[0].get_ydata()  # s = 0.25
     assert (flat[0] < flat[-1] < 0.25) and flat[100] == pytest.approx(0.125)

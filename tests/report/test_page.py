@@ -7,12 +7,12 @@ from helpers.shown import ARMS, accuracy
 from PIL import Image
 
 from ressmooth.report import verdicts
-from ressmooth.report.compare import leading
+from ressmooth.report.compare import by_selecting_statistic
 from ressmooth.report.page import Report, write
 
 
 class Text(HTMLParser):
-    """The text of a page, and what it would load."""
+    """The text of a page, and the resources that it would load."""
 
     def __init__(self, page):
         super().__init__()
@@ -20,12 +20,9 @@ class Text(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
         if tag in ("script", "img", "iframe", "object"):
             self.loads.append(tag)
-        self.loads += [
-            v for k, v in given.items() if k in ("src", "href") and v and v[0] not in "#d"
-        ]
+        self.loads += [v for k, v in attributes if k in ("src", "href") and v and v[0] not in "#d"]
 
     def handle_data(self, data):
         self.text.append(data)
@@ -38,11 +35,11 @@ def written(store, study, tmp_path_factory):
     return directory
 
 
-def test_the_page_tells_everything_and_loads_nothing(store, study, compared, written):
+def test_the_page_shows_every_figure_and_loads_nothing(store, study, compared, written):
     page = Text((written / "index.html").read_text())
     text = " ".join(page.text)
     assert page.loads == []
-    for table in leading(compared):
+    for table in by_selecting_statistic(compared):
         assert all(verdicts.verdict(line, table) in text for line in table.tested)
     for run in records.runs_of(store, study.id):
         assert f"{run.max_acc:.2f}" in text and f"{run.mean_acc:.2f}" in text
@@ -61,9 +58,9 @@ def test_markdown_shows_what_the_page_shows(written, compared):
     assert "&#39;" not in text and "&lt;" not in text
 
 
-def test_what_a_study_says_of_itself_is_shown_as_text(store, tmp_path):
+def test_texts_of_a_study_are_escaped(store, tmp_path):
     spec = specs.study({"sgd": {"method": "mse"}}, name="evil")
-    study = records.play(store, spec, accuracy)
+    study = records.simulate(store, spec, accuracy)
     study = type(study)(**{**vars(study), "file_text": "# <script>alert(1)</script>\n"})
     study.spec["description"] = "<img src=x onerror=alert(1)>"
     write(Report(store, study), tmp_path / "out")
@@ -72,7 +69,7 @@ def test_what_a_study_says_of_itself_is_shown_as_text(store, tmp_path):
     assert "<script>alert(1)</script>" in " ".join(page.text)
 
 
-def test_a_report_of_every_shape_of_study(store, tmp_path):
+def test_studies_of_every_kind_have_a_report(store, tmp_path):
     """One arm, one seed; a search with choices, pruned and failed trials; several fractions."""
     searched = {
         "sgd": {"method": "mse"},
@@ -91,7 +88,7 @@ def test_a_report_of_every_shape_of_study(store, tmp_path):
             specs.study(ARMS, name="held-out", selection="holdout"),
         ]
     ):
-        study = records.play(
+        study = records.simulate(
             store, spec, lambda c: None if c["layers"] == 2 else accuracy({**c, "b": 1.3})
         )
         write(Report(store, study), tmp_path / str(number))

@@ -8,7 +8,7 @@ from ressmooth.report.paper import method_of
 from ressmooth.store import PublishedFigure
 
 
-def test_all_124_published_figures_are_there_once():
+def test_all_124_published_figures_exist_once():
     rows = published_figures()
     assert len(rows) == len({(r.table_name, *list(vars(r).values())[1:-1]) for r in rows}) == 124
     assert Counter(row.table_name for row in rows) == {"1": 16, "2": 36, "3": 72}
@@ -37,8 +37,8 @@ def test_figures_are_as_printed(row):
     assert row in published_figures()
 
 
-def test_the_tables_add_up():
-    """Sums of the printed columns, by hand: a mistyped digit shows."""
+def test_the_tables_have_the_printed_sums():
+    """The sums of the printed columns, computed by hand, reveal a mistyped digit."""
     sums = Counter()
     for row in published_figures():
         sums[row.table_name, row.statistic] += round(row.value * 100)

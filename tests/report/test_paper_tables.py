@@ -2,17 +2,17 @@ from helpers import records, specs
 from helpers.published import published_figures
 from helpers.shown import ARMS, EIGHTH, accuracy
 
-from ressmooth.report.compare import arms_of
+from ressmooth.report.compare import arm_results
 from ressmooth.report.page import Report
-from ressmooth.report.paper_tables import Layout
+from ressmooth.report.paper_tables import PaperTables
 
 
-def test_the_papers_table_has_our_figures_in_its_places(store, study):
-    chosen = arms_of(study, store.winners(study.id))
+def test_the_papers_table_contains_our_figures(store, study):
+    chosen = arm_results(study, store.winners(study.id))
     published = [
         row for row in published_figures() if row.problem == ("fashion_mnist", "resnet20", 0.125)
     ]
-    (table,) = Layout(published, chosen, store.trials(study.id)).tables()
+    (table,) = PaperTables(published, chosen, store.trials(study.id)).tables()
     assert table.head == ["sgd 1e-2", "sgd 1e-3", "sgd 1e-4", "sgd 1e-5", "laplace", "logistic"]
     rows = {name: cells for name, cells in table.rows}
     cells = rows["0.125, max"]
@@ -23,7 +23,7 @@ def test_the_papers_table_has_our_figures_in_its_places(store, study):
     assert rows["0.125, mean"][1].ours == "88.00 ± 0.37"
 
 
-def test_fresh_seeds_and_selecting_ones_are_told_apart_in_the_papers_table(store):
+def test_the_papers_table_marks_seeds_used_for_selection(store):
     def lucky(config):  # at 1e-2 the search was lucky, but not enough
         return (
             88.9
@@ -32,16 +32,16 @@ def test_fresh_seeds_and_selecting_ones_are_told_apart_in_the_papers_table(store
         )
 
     spec = specs.study({"sgd": ARMS["sgd"]}, seeds=2, confirm=2, name="two-kinds", **EIGHTH)
-    report = Report(store, records.play(store, spec, lucky))
+    report = Report(store, records.simulate(store, spec, lucky))
     (table,) = report.paper_tables
     cells = dict(table.rows)["0.125, max"][:2]
     assert [(cell.has_selected, cell.is_best) for cell in cells] == [(True, False), (False, True)]
 
 
-def test_a_holdout_stands_beside_the_papers_mean(store):
+def test_a_holdout_is_compared_with_the_papers_mean(store):
     held_out = {**EIGHTH, "selection": "holdout"}
     spec = specs.study({"sgd": ARMS["sgd"]}, name="beside", **held_out)
-    (table,) = Report(store, records.play(store, spec, accuracy)).paper_tables
+    (table,) = Report(store, records.simulate(store, spec, accuracy)).paper_tables
     rows = dict(table.rows)
     assert rows["0.125, mean"][1].ours == "87.00" and rows["0.125, max"][1].ours == "–"
 
@@ -51,7 +51,7 @@ def test_conditions_have_their_own_rows_in_the_papers_table(store):
     spec = specs.study(
         {"sgd": {"method": "mse"}}, name="axes", grid={"epochs": [2, 48]}, **settings
     )
-    study = records.play(store, spec, lambda config: 40.0 + config["epochs"])
+    study = records.simulate(store, spec, lambda config: 40.0 + config["epochs"])
     (table,) = Report(store, study).paper_tables
     found = {name: cells[1].ours for name, cells in table.rows if name.endswith("max")}
     assert found == {"0.125, epochs 2, max": "42.00", "0.125, epochs 48, max": "88.00"}

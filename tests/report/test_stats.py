@@ -1,4 +1,4 @@
-"""Student's t against scipy.stats, against cases worked by hand, and against chance itself."""
+"""Student's t against scipy.stats, against cases computed by hand, and against simulations."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ressmooth.report.stats import MOST_SEEDS, Sample, difference, seeds_to_decide
+from ressmooth.report.stats import MAX_SEEDS, Sample, difference, seeds_to_decide
 
 
 def sample(*values, first=0):
@@ -53,7 +53,7 @@ def test_the_same_seeds_are_paired_as_in_scipy(n, comparisons):
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (5, 5), (3, 12)])
-def test_other_seeds_are_tested_by_welch_as_in_scipy(sizes):
+def test_different_seeds_are_tested_by_welch_as_in_scipy(sizes):
     generator = np.random.default_rng(sum(sizes))
     ours, base = generator.normal(90.5, 0.2, sizes[0]), generator.normal(90, 0.6, sizes[1])
     found = difference(sample(*ours, first=100), sample(*base), 2)
@@ -79,11 +79,14 @@ def test_a_paired_difference_by_hand():
         ((91.0,), (90.0, 90.1)),
         ((91.0, 91.6), (90.0, 90.5)),
         ((91.0, 91.5, 92.0), (90.0, 90.5, 91.0)),  # the difference is 1 each time
-        ((90.3, 91.3, 91.9), (90.3 - 0.28, 91.3 - 0.28, 91.9 - 0.28)),  # here too, up to rounding
+        (
+            (90.3, 91.3, 91.9),
+            (90.3 - 0.28, 91.3 - 0.28, 91.9 - 0.28),
+        ),  # constant too, up to rounding
     ],
     ids=["one seed each", "one seed", "two seeds", "no spread", "no spread but rounding"],
 )
-def test_too_little_to_judge_by_is_never_certain(ours, base):
+def test_too_few_or_equal_seeds_are_never_tested(ours, base):
     found = difference(sample(*ours), sample(*base))
     assert (found.p, found.interval, found.test, found.more_seeds) == (None,) * 4
     assert not found.is_decided and found.mean > 0
@@ -100,7 +103,7 @@ def test_an_interval_excludes_zero_exactly_when_p_is_small(seed):
 
 
 @pytest.mark.parametrize("effect, level", [(1.0, 0.05), (0.5, 0.05), (1.0, 0.05 / 3)])
-def test_so_many_seeds_decide_four_times_in_five(effect, level):
+def test_the_suggested_seeds_decide_four_times_in_five(effect, level):
     n = seeds_to_decide(effect, 1, level)
     drawn = np.random.default_rng(0).normal(effect, 1.0, (4000, n))
     decided = (stats.ttest_1samp(drawn, 0, axis=1).pvalue < level).mean()
@@ -110,7 +113,7 @@ def test_so_many_seeds_decide_four_times_in_five(effect, level):
 
 
 def test_no_difference_is_never_decided():
-    assert seeds_to_decide(0.0, 1, 0.05) == MOST_SEEDS
+    assert seeds_to_decide(0.0, 1, 0.05) == MAX_SEEDS
     assert seeds_to_decide(100.0, 1, 0.05) == 3
     found = difference(sample(90.0, 91.0, 92.0), sample(92.0, 91.0, 90.0))
     assert (found.mean, found.more_seeds, found.is_decided) == (0.0, None, False)

@@ -20,7 +20,7 @@ def test_every_format_has_the_same_figures(compared):
         )
         assert [float(v) for v in row["values"].split()] == record["values"]
     texts = [
-        tables.text(compared, against_paper=True),
+        tables.comparison_text(compared, against_paper=True),
         tables.markdown(compared, against_paper=True),
         tables.latex(compared, against_paper=True),
     ]
@@ -32,11 +32,11 @@ def test_every_format_has_the_same_figures(compared):
 
 
 def test_without_the_paper_its_figures_are_not_shown(compared):
-    assert "90.12" not in tables.text(compared, against_paper=False)
+    assert "90.12" not in tables.comparison_text(compared, against_paper=False)
 
 
-def test_no_line_of_a_terminal_is_wider_than_the_table_may_be(compared):
-    shown = tables.text(compared, against_paper=True).splitlines()
+def test_no_table_is_wider_than_a_terminal(compared):
+    shown = tables.comparison_text(compared, against_paper=True).splitlines()
     assert max(len(line) for line in shown if line[:1] in "┏┃┡│└") <= tables.WIDTH
 
 

@@ -5,12 +5,12 @@ from helpers import records, specs
 from helpers.shown import ARMS, EIGHTH, accuracy
 
 from ressmooth.report import verdicts
-from ressmooth.report.compare import compare_studies, leading
+from ressmooth.report.compare import by_selecting_statistic, compare_studies
 from ressmooth.report.page import Report
 from ressmooth.spec.reader import load
 
 
-def test_a_gain_is_told_with_its_evidence_and_the_papers(compared):
+def test_a_gain_comes_with_its_evidence_and_the_papers(compared):
     sentence = verdicts.verdict(compared[0].lines[1], compared[0])
     assert sentence.startswith(
         "By the best epoch's accuracy on fashion_mnist (resnet20, fraction 0.125), "
@@ -22,9 +22,9 @@ def test_a_gain_is_told_with_its_evidence_and_the_papers(compared):
     assert sentence.endswith("; the paper's ordering holds (the paper reports +0.33).")
 
 
-def test_the_undecided_is_told_with_what_would_decide_it(compared):
+def test_an_undecided_difference_comes_with_the_seeds_that_would_decide_it(compared):
     sentence = verdicts.verdict(compared[0].lines[2], compared[0])
-    assert "if that is the true difference, not even 1000 seeds per arm would" in sentence
+    assert "if that is the true difference, not even 1000 seeds per arm would decide it" in sentence
     assert sentence.endswith("the paper reports +0.39.")
 
 
@@ -32,33 +32,32 @@ def test_a_contradiction_is_called_one(store):
     def worse(config):
         return accuracy(config) - (3.0 if config["distribution"] == "logistic" else 0.0)
 
-    study = records.play(store, specs.study(ARMS, seeds=5, name="worse", **EIGHTH), worse)
+    study = records.simulate(store, specs.study(ARMS, seeds=5, name="worse", **EIGHTH), worse)
     table = compare_studies(store, [study])[0]
     sentence = verdicts.verdict(table.lines[2], table)
     assert "a loss of 2.99 points" in sentence
     assert sentence.endswith("the paper's ordering is contradicted (the paper reports +0.39).")
 
 
-def test_one_seed_is_called_too_few(store):
-    study = records.play(store, specs.study(ARMS, name="single", **EIGHTH), accuracy)
+def test_one_seed_is_too_few_to_test(store):
+    study = records.simulate(store, specs.study(ARMS, name="single", **EIGHTH), accuracy)
     table = compare_studies(store, [study])[0]
     sentence = verdicts.verdict(table.lines[1], table)
     assert "reaches 90.00 % (n = 1) and sgd (weight_decay=0.001) 89.00 % (n = 1)" in sentence
-    assert "so few seeds cannot tell from chance" in sentence
+    assert "+1.00 points; too few seeds to test (at least 3 per arm, not all equal)" in sentence
     assert "interval" not in sentence and "t-test" not in sentence
 
 
-def test_all_is_summed_up_in_a_sentence(compared):
-    assert verdicts.summary(leading(compared)) == (
-        "By the best epoch's accuracy, of 2 comparisons with SGD 1 is a gain, 0 are losses and "
-        "1 undecided; the paper's "
-        "ordering holds in 1, is contradicted in 0 and undecided in 1."
+def test_all_verdicts_are_summarised_in_a_sentence(compared):
+    assert verdicts.summary(by_selecting_statistic(compared)) == (
+        "By the best epoch's accuracy, 2 comparisons with SGD gave 1 gain, 0 losses and "
+        "1 undecided; the paper's ordering holds in 1, is contradicted in 0 and is undecided in 1."
     )
 
 
-def test_the_study_of_readings_says_which_comes_nearest(store):
+def test_the_nearest_reading_of_the_paper_is_named(store):
     def measured(config):
-        """What METHOD.md has measured or, where it has not, something farther off."""
+        """Return measured accuracies, and values farther off where there are none."""
         known = {"none": 88.72, "flip": 90.15, "crop-flip": 90.09}
         if config["output"] == "identity":
             return None if config["method"] == "mse" else 90.18  # near, but its SGD diverged
@@ -68,53 +67,66 @@ def test_the_study_of_readings_says_which_comes_nearest(store):
             return known[config["augmentation"]]
         return 90.66 if config["augmentation"] == "crop-flip" else 88.5
 
-    study = records.play(store, load("paper-readings"), measured)
-    (sentence,) = verdicts.ranking(leading(compare_studies(store, [study]))[0])
+    study = records.simulate(store, load("paper-readings"), measured)
+    (sentence,) = verdicts.rankings(by_selecting_statistic(compare_studies(store, [study]))[0])
     assert sentence.startswith(
         "By max, the reading of logistic nearest to the paper is logistic-crop-flip with "
-        "sgd-crop-flip: 0.39 points off on average, with one seed a hint only (then: "
+        "sgd-crop-flip: 0.39 points off on average (next: "
     )
+    assert sentence.endswith("). With one seed, this is only a hint.")
     assert "logistic-logits" not in sentence
     assert sentence in Report(store, study).verdicts
 
 
-def test_the_notes_say_what_flatters(store, compared):
+def test_the_notes_say_which_figures_are_biased(store, compared):
     said = " ".join(verdicts.notes(compared, against_paper=True))
-    assert "Validation is the test set" in said
-    assert "sgd, laplace: selected by the seeds shown, which flatters. confirm = N" in said
+    assert (
+        "Validation uses the test set, as in the paper, so selected figures are optimistically"
+        in said
+    )
+    assert (
+        "sgd, laplace: selected by the seeds shown, so their figures are optimistically biased. "
+        "Set confirm = N in the study file" in said
+    )
     assert "Bonferroni" in said
     spec = specs.study(ARMS, seeds=2, confirm=2, name="fresh", **EIGHTH)
-    fresh = compare_studies(store, [records.play(store, spec, accuracy)])
+    fresh = compare_studies(store, [records.simulate(store, spec, accuracy)])
     said = " ".join(verdicts.notes(fresh, against_paper=True))
-    assert "fresh: they selected nothing" in said and "confirm = N" not in said
+    assert "fresh: none was used for selection" in said and "confirm = N" not in said
 
 
 @pytest.mark.parametrize(
-    "fails, said",
+    "fails, note",
     [
-        (lambda c: True, "laplace: every fresh seed failed, so no arm is shown by them."),
-        (lambda c: c["seed"] == 10_000, "laplace on digits (small, fraction 0.2): 1 seed failed"),
+        (lambda c: True, "laplace: every fresh seed failed, so no arm shows fresh seeds."),
+        (
+            lambda c: c["seed"] == 10_000,
+            "laplace on digits (small, fraction 0.2): the figures exclude 1 failed seed.",
+        ),
     ],
     ids=["all", "one"],
 )
-def test_failed_fresh_seeds_are_told(store, fails, said):
+def test_failed_fresh_seeds_are_noted(store, fails, note):
     def diverging(config):
         fresh = config["seed"] >= 10_000 and config["method"] == "smoothing"
         return None if fresh and fails(config) else 90.0 + config["seed"] % 7
 
     arms = {"sgd": ARMS["sgd"], "laplace": ARMS["laplace"]}
-    spec = specs.study(arms, name=f"failing-{len(said)}", seeds=2, confirm=3)
-    found = compare_studies(store, [records.play(store, spec, diverging)])
+    spec = specs.study(arms, name=f"failing-{len(note)}", seeds=2, confirm=3)
+    found = compare_studies(store, [records.simulate(store, spec, diverging)])
     notes = " ".join(verdicts.notes(found, against_paper=False))
-    assert said in notes and "confirm = N" not in notes
+    assert note in notes and "confirm = N" not in notes
 
 
-def test_the_notes_say_what_is_not_the_papers(store):
+def test_the_notes_list_deviations_from_the_paper(store):
     other = {**EIGHTH, "epochs": 10, "batch_size": 64}
     spec = specs.study(ARMS, name="other", **other)
-    found = compare_studies(store, [records.play(store, spec, accuracy)])
+    found = compare_studies(store, [records.simulate(store, spec, accuracy)])
     said = verdicts.notes(found, against_paper=True)
-    assert "Not the paper's protocol: batch_size 64 (paper 128), epochs 10 (paper 48)." in said
+    assert (
+        "Different from the paper's protocol: batch_size 64 (paper 128), epochs 10 (paper 48)."
+        in said
+    )
     assert not any("protocol" in note for note in verdicts.notes(found, against_paper=False))
 
 
@@ -122,7 +134,7 @@ def test_the_notes_say_what_is_not_the_papers(store):
     "points, text",
     [(None, "–"), (-1.4e-14, "+0.00"), (-0.004, "+0.00"), (0.5, "+0.50"), (-0.5, "−0.50")],
 )
-def test_no_difference_has_no_sign_of_a_loss(points, text):
+def test_a_rounded_zero_has_no_minus_sign(points, text):
     assert verdicts.signed(points) == text
 
 
@@ -130,5 +142,5 @@ def test_no_difference_has_no_sign_of_a_loss(points, text):
     "p, text",
     [(None, "–"), (0.0004, "< 0.001"), (0.0312, "0.031"), (0.0996, "0.100"), (0.42, "0.42")],
 )
-def test_probabilities_are_not_longer_than_they_deserve(p, text):
+def test_probabilities_are_rounded(p, text):
     assert verdicts.probability(p) == text
