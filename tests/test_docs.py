@@ -127,7 +127,7 @@ def anchors(path):
 @pytest.mark.parametrize("path", documents(), ids=named)
 def test_links_lead_somewhere(path):
     broken = []
-    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text()):
+    for target in re.findall(r"\](?:\(|: )(?!https?:)([^)\s]+)", path.read_text()):
         file, _, anchor = target.partition("#")
         other = path.parent / file if file else path
         if not other.exists() or (anchor and anchor not in anchors(other)):
