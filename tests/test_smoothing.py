@@ -1,4 +1,4 @@
-"""The method against a literal oracle: the paper's M x M matrix, multiplied out, plain autograd."""
+"""The method against the paper's M x M matrix, multiplied out, with plain autograd."""
 
 import math
 import subprocess
@@ -26,7 +26,7 @@ from ressmooth import (
 from ressmooth.smoothing import diffusivity, residual
 
 PROGRESS = 0.6  # x = 6, and mu = 0.75 puts the peak at x = 7.5
-# annealing, alpha, and s(PROGRESS) worked out by hand
+# annealing, alpha, and s(PROGRESS) computed by hand
 SCHEMES = {
     "global": (Laplace(0.75, 2.0), 0.0, math.exp(-1.5 / 2)),
     "local": (Constant(0.7), 2.0, 0.7),
@@ -92,7 +92,7 @@ def squared_error(logits, target):
     return (logits.softmax(-1) - onehot).square().sum(-1).mean()
 
 
-# the loss against the oracle
+# the loss against the matrix form
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -138,7 +138,7 @@ def test_saturated_logits_equal_the_literal_form(right, scheme, through):
 
 
 @pytest.mark.parametrize("through", [False, True])
-def test_a_perfect_prediction_costs_nothing_and_pulls_nowhere(through):
+def test_a_perfect_prediction_has_zero_loss_and_zero_gradient(through):
     target = classes((6,), 5)
     logits = torch.eye(5)[target]
     loss = SmoothingLoss(Constant(1.0), 4.0, 3, through, output="identity")
@@ -194,7 +194,7 @@ def test_the_last_diffusivity_is_kept_without_its_graph():
     assert not loss.diffusivity.requires_grad
 
 
-def test_one_hundred_thousand_classes_fit_in_memory():
+def test_a_hundred_thousand_classes_fit_in_memory():
     m = 100_000  # four M x M matrices in fp32 would need 160 GB
     logits, target = draw(4, m, dtype=torch.float32, spread=4.0), classes((4,), m)
     value, gradient = with_gradient(SmoothingLoss(Constant(1.0), 1.0), logits, target, 0.5)
@@ -205,7 +205,7 @@ def test_one_hundred_thousand_classes_fit_in_memory():
     assert gradient.isfinite().all() and gradient.abs().max() > 0
 
 
-# its parts
+# the parts of the loss
 
 
 def test_a_hand_computed_smoothing():
@@ -285,13 +285,13 @@ def test_annealing_is_the_density_divided_by_its_maximum(kind, distribution):
 
 
 @pytest.mark.parametrize("kind", [Laplace, Logistic])
-def test_only_b_over_horizon_counts(kind):
+def test_annealing_depends_on_b_over_horizon_alone(kind):
     assert kind(0.75, 0.5, 10.0)(0.4) == pytest.approx(kind(0.75, 0.05, 1.0)(0.4))
     assert kind(0.75, 0.5)(0.4) == kind(0.75, 0.5, 10.0)(0.4)
 
 
 @pytest.mark.parametrize("annealing", [a for a, _, _ in SCHEMES.values()], ids=repr)
-def test_number_and_tensor_progress_agree(annealing):
+def test_a_number_and_a_tensor_as_progress_give_the_same_scale(annealing):
     for t in (0.0, 0.3, 0.75, 1.0):
         tensor = annealing(torch.tensor(t, dtype=torch.float64))
         assert isinstance(annealing(t), float)
@@ -300,7 +300,7 @@ def test_number_and_tensor_progress_agree(annealing):
 
 @pytest.mark.parametrize("kind", [Laplace, Logistic])
 @pytest.mark.parametrize("b, horizon", [(1e-3, 10.0), (1e-6, 10.0), (1e-6, 1e6)])
-def test_a_tiny_width_neither_overflows_nor_loses_the_peak(kind, b, horizon):
+def test_a_tiny_width_neither_overflows_nor_misses_the_peak(kind, b, horizon):
     annealing = kind(0.75, b, horizon)
     assert annealing(0.0) == annealing(1.0) == 0
     assert annealing(0.75) == 1
@@ -378,7 +378,7 @@ def test_compiling_changes_neither_value_nor_gradient(as_progress):
 
 
 def literal_diffusion(u, kappa, dt):
-    """One explicit step on [H, W]; a neighbour beyond the border is the pixel itself."""
+    """Take one explicit step on [H, W]. A neighbour beyond the border is the pixel itself."""
     height, width = u.shape
     result = u.clone()
     for y, x in product(range(height), range(width)):
@@ -405,7 +405,7 @@ def test_a_constant_map_does_not_diffuse():
     assert torch.equal(diffuse(u, kappa, steps=10), u)
 
 
-def test_diffusion_conserves_each_total_and_levels_the_map():
+def test_diffusion_conserves_each_sum_and_converges_to_the_mean():
     u, kappa = draw(2, 3, 4, 3), torch.tensor(0.8, dtype=torch.float64)
     torch.testing.assert_close(diffuse(u, kappa, 5).sum((2, 3)), u.sum((2, 3)))
     level = u.mean((2, 3), keepdim=True).expand_as(u)
@@ -456,7 +456,7 @@ def test_the_spatial_loss_equals_the_loop_over_pixels(layers):
 
 
 @pytest.mark.parametrize("through", [False, True])
-def test_the_spatial_loss_takes_values_and_indices_alike(through):
+def test_the_spatial_loss_is_the_same_for_values_and_indices(through):
     logits, target = draw(2, 3, 4, 5), classes((2, 4, 5), 3)
     values = torch.nn.functional.one_hot(target, 3).permute(0, 3, 1, 2).double()
     loss = SpatialSmoothingLoss(Logistic(0.75, 2.0), layers=2, through_diffusivity=through)
@@ -539,7 +539,7 @@ def test_a_random_loss_equals_the_literal_form(problem, alpha, scale):
 
 
 @pytest.mark.parametrize("name", ressmooth.__all__)
-def test_every_exported_name_is_the_one_of_the_method(name):
+def test_every_exported_name_is_that_of_smoothing(name):
     assert getattr(ressmooth, name) is getattr(ressmooth.smoothing, name)
 
 

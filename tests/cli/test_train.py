@@ -17,7 +17,7 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-def test_train_leaves_config_curves_picture_and_checkpoint(tmp_path):
+def test_train_writes_config_curves_figure_and_checkpoint(tmp_path):
     result = run(*TINY, "--out", tmp_path, "--b", "0.3")
     assert result.exit_code == 0, result.output
     assert "max accuracy" in result.output
@@ -31,7 +31,7 @@ def test_train_leaves_config_curves_picture_and_checkpoint(tmp_path):
     assert checkpoint.stem == f"checkpoint-{sha256(checkpoint.read_bytes())}"
 
 
-def test_progress_goes_to_stderr_one_line_an_epoch(tmp_path):
+def test_progress_is_one_line_per_epoch_on_stderr(tmp_path):
     result = run(*TINY)
     lines = result.stderr.splitlines()
     assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
@@ -68,27 +68,27 @@ def test_an_existing_run_is_not_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty"])
-def test_a_damaged_checkpoint_is_not_resumed_from(tmp_path, damage):
+def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
     run(*TINY, "--out", tmp_path)
     (checkpoint,) = tmp_path.glob("checkpoint-*.pt")
     content = bytearray(checkpoint.read_bytes())
     content[len(content) // 2] ^= 1
-    made = {"flipped": bytes(content), "truncated": bytes(content[:-1]), "empty": b""}
-    checkpoint.write_bytes(made[damage])
+    contents = {"flipped": bytes(content), "truncated": bytes(content[:-1]), "empty": b""}
+    checkpoint.write_bytes(contents[damage])
     result = run("train", "--out", tmp_path, "--resume")
     assert result.exit_code == 5
     assert f"Checkpoint {checkpoint} is damaged" in result.stderr
-    assert checkpoint.read_bytes() == made[damage]
+    assert checkpoint.read_bytes() == contents[damage]
 
 
-def test_of_two_checkpoints_the_whole_one_is_resumed_from(tmp_path):
+def test_the_intact_one_of_two_checkpoints_is_resumed(tmp_path):
     run(*TINY, "--out", tmp_path)
     (tmp_path / f"checkpoint-{'0' * 64}.pt").write_bytes(b"killed between write and unlink")
     result = run("train", "--out", tmp_path, "--resume")
     assert result.exit_code == 0, result.stderr
 
 
-def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path):
+def test_resuming_needs_a_checkpoint(tmp_path):
     run(*TINY, "--out", tmp_path)
     for path in tmp_path.glob("checkpoint-*.pt"):
         path.unlink()
@@ -119,7 +119,7 @@ def test_resuming_with_other_threads_warns(tmp_path):
         (["--optimizer", "sdg"], ["'sgd'", "'adam'", "'adagrad'"]),
     ],
 )
-def test_mistakes_are_named_and_create_nothing(tmp_path, monkeypatch, arguments, words):
+def test_errors_are_named_and_nothing_is_created(tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     result = run("train", *arguments)
     assert result.exit_code == 2
@@ -128,7 +128,7 @@ def test_mistakes_are_named_and_create_nothing(tmp_path, monkeypatch, arguments,
     assert os.listdir(tmp_path) == []
 
 
-def test_a_diverged_run_says_when_and_what_to_try(tmp_path):
+def test_a_diverged_run_names_the_epoch_and_a_remedy(tmp_path):
     result = run(*TINY, "--method", "mse", "--output", "identity", "--lr", "100000")
     assert result.exit_code == 7
     assert result.stderr.splitlines()[-1].startswith("error: diverged at epoch 1")

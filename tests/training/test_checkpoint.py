@@ -9,7 +9,7 @@ from ressmooth.training import checkpoint
 STATE = {"epoch": 3, "model": {"w": torch.arange(6.0)}, "curve": [{"loss": 0.5, "acc": None}]}
 
 
-def test_reads_what_was_written(tmp_path):
+def test_a_state_survives_saving_and_loading(tmp_path):
     sha256 = checkpoint.save(tmp_path / "c.pt", STATE)
     state = checkpoint.load(tmp_path / "c.pt", sha256)
     assert torch.equal(state["model"]["w"], STATE["model"]["w"])
@@ -17,8 +17,8 @@ def test_reads_what_was_written(tmp_path):
     assert os.listdir(tmp_path) == ["c.pt"]
 
 
-def test_a_flipped_bit_is_found_by_its_hash(tmp_path):
-    """torch itself loads such a file without a word."""
+def test_a_flipped_bit_is_detected_by_the_hash(tmp_path):
+    """torch itself loads such a file without an error."""
     path = tmp_path / "c.pt"
     sha256 = checkpoint.save(path, STATE)
     content = bytearray(path.read_bytes())
@@ -30,7 +30,7 @@ def test_a_flipped_bit_is_found_by_its_hash(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", "half"])
-def test_an_unreadable_file_is_named(tmp_path, content):
+def test_an_unreadable_file_is_an_error_that_names_it(tmp_path, content):
     path = tmp_path / "c.pt"
     checkpoint.save(path, STATE)
     whole = path.read_bytes()
@@ -39,7 +39,7 @@ def test_an_unreadable_file_is_named(tmp_path, content):
         checkpoint.load(path)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_an_error_that_names_it(tmp_path):
     with pytest.raises(CheckpointError, match="none.pt: No such file"):
         checkpoint.load(tmp_path / "none.pt")
 
@@ -57,7 +57,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, monkeypatch):
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_write_that_fails_leaves_the_previous_file(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_previous_file(tmp_path, monkeypatch):
     path = tmp_path / "c.pt"
     sha256 = checkpoint.save(path, STATE)
 

@@ -22,7 +22,7 @@ from ressmooth.training.data import (
 
 
 def numbered(count, start=0):
-    """Images whose two channels spell their number, which is also their label."""
+    """Return images whose two channels encode their number, which is also their label."""
     number = torch.arange(start, start + count)
     pixels = torch.stack((number // 256, number % 256), -1).to(torch.uint8)
     return Images(pixels[:, None, None, :].expand(-1, 3, 2, -1).contiguous(), number)
@@ -36,13 +36,13 @@ def same(a, b):
     return torch.equal(a.pixels, b.pixels) and torch.equal(a.labels, b.labels)
 
 
-def as_they_are(pixels):
-    """In the place of a Normaliser: uint8 [B, H, W, C]."""
+def unnormalised(pixels):
+    """Replaces a Normaliser: uint8 [B, H, W, C]."""
     return pixels
 
 
 def batches(images, size, augmentation="none", seed=0):
-    return Batches(images, as_they_are, size, augmentation, seed)
+    return Batches(images, unnormalised, size, augmentation, seed)
 
 
 def epoch_numbers(images, size, epoch=1, seed=0):
@@ -60,14 +60,14 @@ def offline(monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    # urllib keeps its first opener, proxies included: a new one here, the old one afterwards
+    # urllib caches its opener and the opener's proxies
     monkeypatch.setattr("urllib.request._opener", None)
 
 
 # random numbers
 
 
-def test_a_stream_repeats_for_its_seed_and_purpose_alone():
+def test_a_stream_depends_on_its_seed_and_purpose_alone():
     def first(*key):
         return torch.rand(4, generator=stream(*key)).tolist()
 
@@ -76,7 +76,7 @@ def test_a_stream_repeats_for_its_seed_and_purpose_alone():
     assert len(set(map(tuple, different))) == 4
 
 
-def test_a_stream_neither_reads_nor_moves_the_seed_of_torch():
+def test_a_stream_neither_reads_nor_changes_the_state_of_torch():
     torch.manual_seed(1)
     before = torch.rand(3, generator=stream(0, "x"))
     state = torch.get_rng_state()
@@ -159,7 +159,7 @@ def test_missing_fashion_mnist_names_files_and_directory(offline, tmp_path, monk
 
 
 def write_idx(directory, part, pixels, labels):
-    """The idx format: 0, 0, type 8 (uint8), number of axes, each length as 4 bytes, the values."""
+    """Write idx files: 0, 0, type 8 (uint8), number of axes, each length as 4 bytes, values."""
     for name, values in (("images-idx3", pixels), ("labels-idx1", labels)):
         header = bytes((0, 0, 8, values.ndim))
         header += b"".join(length.to_bytes(4) for length in values.shape)
@@ -169,7 +169,7 @@ def write_idx(directory, part, pixels, labels):
 
 @pytest.fixture
 def own_fashion_mnist(tmp_path, monkeypatch):
-    """Seven training and three test images in the place of Debian's package."""
+    """Seven training and three test images instead of Debian's package."""
     monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path)
     generator = torch.Generator().manual_seed(0)
     parts = {}
@@ -191,8 +191,8 @@ def test_fashion_mnist_is_read_from_idx_files(own_fashion_mnist):
         assert torch.equal(images.labels, labels.long())
 
 
-def in_another_process(root):
-    """What a process without the source files loads, and whether it maps the file."""
+def load_in_another_process(root):
+    """Return what a process without the source files loads, and whether it maps the file."""
     code = (
         "import sys; from pathlib import Path; from ressmooth.training import data\n"
         "data.DEBIAN_FASHION_MNIST = Path('/absent')\n"
@@ -204,15 +204,15 @@ def in_another_process(root):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
 
 
-def test_what_one_process_has_decoded_others_map(own_fashion_mnist):
+def test_other_processes_map_the_decoded_file(own_fashion_mnist):
     directory, parts = own_fashion_mnist
     load("fashion_mnist", directory)
-    content, is_mapped, _ = in_another_process(directory)
+    content, is_mapped, _ = load_in_another_process(directory)
     assert content == f"{int(parts['train'][0].sum())} {parts['t10k'][1].tolist()}"
     assert is_mapped == "True"
 
 
-def test_a_damaged_decoded_file_is_not_believed(own_fashion_mnist):
+def test_a_damaged_decoded_file_is_ignored(own_fashion_mnist):
     directory, parts = own_fashion_mnist
     load("fashion_mnist", directory)
     (file,) = directory.glob("fashion_mnist-*.pt")
@@ -223,7 +223,7 @@ def test_a_damaged_decoded_file_is_not_believed(own_fashion_mnist):
     assert torch.equal(load("fashion_mnist", directory).train.pixels[..., 0], parts["train"][0])
 
 
-def test_a_directory_that_takes_no_file_is_no_hindrance(own_fashion_mnist):
+def test_a_data_set_loads_without_a_writable_directory(own_fashion_mnist):
     directory, parts = own_fashion_mnist
     (directory / "file").write_text("")
     dataset = load("fashion_mnist", directory / "file" / "data")
@@ -248,7 +248,7 @@ def test_damaged_downloaded_fashion_mnist_is_a_data_error(offline, tmp_path, mon
     raw.mkdir(parents=True)
     for part in ("train", "t10k"):
         for name in ("images-idx3", "labels-idx1"):
-            (raw / f"{part}-{name}-ubyte").write_bytes(b"")  # what a full disk leaves
+            (raw / f"{part}-{name}-ubyte").write_bytes(b"")  # as a full disk leaves them
     with pytest.raises(DataError, match="FashionMNIST"):
         load("fashion_mnist", tmp_path)
 
@@ -277,14 +277,14 @@ def test_fashion_mnist_of_debian_is_complete(tmp_path):
         (1e-9, "paper", 1),
     ],
 )
-def test_a_fraction_of_what_is_not_held_out_is_kept(fraction, selection, expected, dataset):
+def test_the_fraction_applies_to_what_is_not_held_out(fraction, selection, expected, dataset):
     splits = split(dataset, fraction=fraction, selection=selection, seed=0)
     kept = numbers(splits.train.pixels)
     assert len(splits.train) == expected == len(set(kept.tolist()))
     assert torch.equal(kept, splits.train.labels)
 
 
-def test_the_held_out_tenth_is_disjoint_from_training_and_leaves_the_test_set(dataset):
+def test_the_held_out_tenth_comes_from_the_training_set_alone(dataset):
     splits = split(dataset, fraction=1.0, selection="holdout", seed=3)
     train = set(numbers(splits.train.pixels).tolist())
     held_out = set(numbers(splits.validation.pixels).tolist())
@@ -298,7 +298,7 @@ def test_the_papers_validation_set_is_the_test_set(dataset):
 
 
 @pytest.mark.parametrize("selection", ["paper", "holdout"])
-def test_the_seed_alone_decides_the_split(selection, dataset):
+def test_the_split_depends_on_the_seed_alone(selection, dataset):
     torch.manual_seed(1)
     first = split(dataset, fraction=0.5, selection=selection, seed=7)
     torch.manual_seed(2)
@@ -324,7 +324,7 @@ def test_a_smaller_fraction_is_a_subset_of_a_larger_one(dataset):
     assert small < large
 
 
-def test_a_fraction_is_drawn_from_everywhere(dataset):
+def test_a_fraction_is_drawn_uniformly(dataset):
     kept = split(dataset, fraction=0.5, selection="paper", seed=0).train.labels
     assert all(80 < ((kept >= a) & (kept < a + 200)).sum() < 120 for a in range(0, 1000, 200))
 
@@ -344,7 +344,7 @@ def test_normalised_training_images_have_mean_zero_and_std_one(channels):
     torch.testing.assert_close(normalised.double(), (x - mean) / std, rtol=0, atol=1e-5)
 
 
-def test_other_images_are_normalised_by_the_training_set():
+def test_other_images_are_normalised_with_the_statistics_of_the_training_set():
     train = torch.tensor([10, 30], dtype=torch.uint8).view(2, 1, 1, 1)  # mean 20, std 10
     normalise = Normaliser(Images(train, torch.zeros(2)))
     test = torch.tensor([[20, 50]], dtype=torch.uint8).view(1, 1, 2, 1)
@@ -356,7 +356,7 @@ def test_a_constant_channel_is_normalised_to_zero():
     assert torch.equal(Normaliser(Images(pixels, torch.zeros(4)))(pixels), torch.zeros(4, 1, 3, 3))
 
 
-def test_normalising_leaves_the_pixels_alone():
+def test_normalising_does_not_change_the_pixels():
     pixels = numbered(300).pixels
     before = pixels.clone()
     Normaliser(Images(pixels, torch.zeros(300)))(pixels)
@@ -366,7 +366,7 @@ def test_normalising_leaves_the_pixels_alone():
 # batches
 
 
-def test_an_epoch_shows_each_image_once_and_drops_the_incomplete_batch():
+def test_an_epoch_contains_each_image_once_and_drops_the_incomplete_batch():
     images = numbered(1000)
     shown = epoch_numbers(images, 128)
     assert [len(batch) for batch in shown] == [128] * 7 and len(batches(images, 128)) == 7
@@ -378,13 +378,13 @@ def test_the_dropped_images_change_with_the_epoch():
     assert set.union(*shown) == set(range(100))
 
 
-def test_a_batch_is_at_most_the_whole_training_set():
+def test_a_batch_is_at_most_as_large_as_the_training_set():
     (batch,) = epoch_numbers(numbered(10), 128)
     assert sorted(batch.tolist()) == list(range(10))
 
 
 @pytest.mark.parametrize("augmentation", ["none", "flip", "crop-flip"])
-def test_seed_and_epoch_alone_decide_the_batches(augmentation):
+def test_batches_depend_on_seed_and_epoch_alone(augmentation):
     def epoch(seed, number):
         pairs = batches(distinct(), 8, augmentation, seed).epoch(number)
         pixels, labels = map(torch.cat, zip(*pairs, strict=True))
@@ -399,7 +399,7 @@ def test_seed_and_epoch_alone_decide_the_batches(augmentation):
 
 
 def distinct(count=16, height=6, width=5):
-    """No pixel value occurs twice in an image, and none is 0, the value of the padding."""
+    """Return images without repeated pixel values and without 0, the value of the padding."""
     generator = torch.Generator().manual_seed(0)
     size = height * width
     pixels = [torch.randperm(255, generator=generator)[:size] + 1 for _ in range(count)]
@@ -407,8 +407,8 @@ def distinct(count=16, height=6, width=5):
     return Images(torch.cat((pixels, 255 - pixels), -1), torch.arange(count))
 
 
-def references(image, padding):
-    """Every (top, left, flip) of a [H, W, C] image, padded with zeros, by slicing."""
+def crops_and_flips(image, padding):
+    """Return every (top, left, flip) of a zero-padded [H, W, C] image, by slicing."""
     height, width = image.shape[:2]
     padded = F.pad(image, (0, 0, padding, padding, padding, padding))
     offsets = range(2 * padding + 1)
@@ -417,10 +417,11 @@ def references(image, padding):
 
 
 @pytest.mark.parametrize("augmentation, padding", [("none", None), ("flip", 0), ("crop-flip", 4)])
-def test_each_augmented_image_is_one_of_its_references_and_all_of_them_occur(augmentation, padding):
+def test_every_crop_and_flip_occurs_and_nothing_else(augmentation, padding):
     images = distinct()
     possible = [
-        image[None] if padding is None else references(image, padding) for image in images.pixels
+        image[None] if padding is None else crops_and_flips(image, padding)
+        for image in images.pixels
     ]
     occurred = torch.zeros(len(possible[0]), dtype=torch.long)
     training = batches(images, 8, augmentation)
@@ -457,7 +458,7 @@ def test_batches_are_normalised_and_channels_last(augmentation):
     images = Images(pixels.to(torch.uint8), torch.arange(20))
     normalise = Normaliser(images)
     plain, normalised = (
-        next(Batches(images, n, 8, augmentation, 0).epoch(1))[0] for n in (as_they_are, normalise)
+        next(Batches(images, n, 8, augmentation, 0).epoch(1))[0] for n in (unnormalised, normalise)
     )
     assert normalised.shape == (8, 3, 6, 5) and normalised.dtype == torch.float32
     assert normalised.is_contiguous(memory_format=torch.channels_last)

@@ -9,7 +9,7 @@ from torch import nn
 from ressmooth.training import models
 from ressmooth.training.models import MODELS, build
 
-METHOD_COUNTS = {"resnet20": 269_722, "resnet56": 853_018, "densenet_bc_100_12": 769_162}
+PUBLISHED_COUNTS = {"resnet20": 269_722, "resnet56": 853_018, "densenet_bc_100_12": 769_162}
 
 
 def documented_counts():
@@ -44,9 +44,9 @@ def test_the_parameter_count_is_the_documented_one(name):
     assert parameters(shapes_only(name)) == documented_counts()[name]
 
 
-@pytest.mark.parametrize("name", METHOD_COUNTS)
+@pytest.mark.parametrize("name", PUBLISHED_COUNTS)
 def test_the_documented_count_is_the_papers(name):
-    assert documented_counts()[name] == METHOD_COUNTS[name]
+    assert documented_counts()[name] == PUBLISHED_COUNTS[name]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -59,11 +59,11 @@ def test_channels_and_classes_change_only_the_first_and_the_last_layer(name):
 
 
 @pytest.mark.parametrize("name, depth", [("resnet20", 20), ("resnet56", 56)])
-def test_a_resnet_is_as_deep_as_its_name_says(name, depth):
+def test_a_resnet_has_the_depth_of_its_name(name, depth):
     assert len(weighted_layers(shapes_only(name))) == depth
 
 
-def test_the_densenet_is_as_deep_as_its_name_says():
+def test_the_densenet_has_the_depth_of_its_name():
     assert len(weighted_layers(shapes_only("densenet_bc_100_12"))) == 100
 
 
@@ -76,7 +76,7 @@ def test_an_image_of_any_size_gives_one_logit_per_class(name, channels, size):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_are_finite_and_every_parameter_takes_part(name):
+def test_logits_are_finite_and_every_parameter_has_a_gradient(name):
     model = seeded(name)
     logits = model(torch.randn(2, 3, 8, 8))
     assert logits.isfinite().all()
@@ -87,7 +87,7 @@ def test_logits_are_finite_and_every_parameter_takes_part(name):
 
 def test_a_wider_block_passes_its_input_subsampled_and_padded_with_zero_channels():
     block = next(m for m in seeded("resnet20") if getattr(m, "stride", None) == 2)
-    nn.init.zeros_(block.bn2.weight)  # silences the residual branch
+    nn.init.zeros_(block.bn2.weight)  # switches the residual branch off
     x = torch.rand(2, 16, 8, 8)
     expected = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 8, 8))
     assert torch.equal(block(x.clone()), expected)
@@ -110,7 +110,7 @@ def test_weights_are_he_normal_and_biases_zero(name):
         assert layer.bias is None or not layer.bias.any()
 
 
-def test_the_seed_of_torch_decides_the_weights():
+def test_the_weights_depend_on_the_seed_of_torch():
     first, again, other = (seeded("small", seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert not torch.equal(first["0.weight"], other["0.weight"])

@@ -11,7 +11,7 @@ from ressmooth.training.trainer import Trainer, train
 
 
 def run(config, data, state=None, stop_after=None):
-    """Train and keep each epoch's state, as a file would."""
+    """Train. Return the result and each epoch's state, as checkpoints would hold it."""
     states = []
 
     def report(epoch, state):
@@ -42,7 +42,7 @@ def test_learns_digits(tiny, tmp_path):
     assert result.max_acc > 90
 
 
-def test_same_seed_gives_the_same_numbers_and_another_seed_others(tiny, tmp_path):
+def test_a_run_depends_on_its_seed(tiny, tmp_path):
     first, _ = run(tiny(seed=1), tmp_path)
     again, _ = run(tiny(seed=1), tmp_path)
     other, _ = run(tiny(seed=2), tmp_path)
@@ -50,7 +50,7 @@ def test_same_seed_gives_the_same_numbers_and_another_seed_others(tiny, tmp_path
     assert untimed(first.curve) != untimed(other.curve)
 
 
-def test_other_random_numbers_drawn_before_a_run_do_not_change_it(tiny, tmp_path):
+def test_a_run_does_not_depend_on_the_state_of_torch(tiny, tmp_path):
     first, _ = run(tiny(), tmp_path)
     torch.rand(17)
     again, _ = run(tiny(), tmp_path)
@@ -82,8 +82,8 @@ def test_resumes_bit_for_bit_after_any_epoch(tiny, tmp_path, settings, stop_afte
     assert resumed.test_acc == whole.test_acc
 
 
-def test_forgetting_the_optimizer_would_be_noticed(tiny, tmp_path):
-    """Guards the test above: momentum matters, so a lost one shows."""
+def test_resuming_without_the_optimizers_state_changes_the_weights(tiny, tmp_path):
+    """Guards the test above: it would detect lost momentum."""
     config = tiny(epochs=4)
     _, states = run(config, tmp_path)
     _, stopped = run(config, tmp_path, stop_after=2)
@@ -116,7 +116,7 @@ def test_best_weights_are_those_of_the_best_epoch(tiny, tmp_path):
     assert trainer._evaluate(trainer.validation)[1] == pytest.approx(max(accuracies))
 
 
-def test_evaluation_schedule_is_sparse_and_then_dense(tiny, tmp_path):
+def test_evaluation_is_sparse_before_the_last_tenth(tiny, tmp_path):
     result, _ = run(tiny(epochs=11, fraction=0.1, eval_every=4), tmp_path)
     evaluated = [epoch.epoch for epoch in result.curve if epoch.val_acc is not None]
     assert evaluated == [4, 8, 10, 11]
@@ -150,20 +150,20 @@ def test_progress_advances_every_iteration(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("lr", [1e4, 1e6])
-def test_a_run_that_diverges_says_when(tiny, tmp_path, lr):
+def test_a_diverged_run_names_the_epoch(tiny, tmp_path, lr):
     result, states = run(tiny(method="mse", output="identity", lr=lr), tmp_path)
     assert result.diverged_at == len(result.curve) + 1 == len(states) + 1
     assert result.outcome == f"diverged at epoch {result.diverged_at}"
     assert result.max_acc is None and result.mean_acc is None
 
 
-def test_holdout_reads_the_test_set_apart_from_validation(tiny, tmp_path):
+def test_holdout_validates_on_a_tenth_of_the_training_set(tiny, tmp_path):
     trainer = Trainer(tiny(selection="holdout"), tmp_path)
     assert len(trainer.validation) == 144  # a tenth of 1437
     assert len(trainer.test) == 360
 
 
-def test_every_network_and_precision_takes_a_step(tiny, tmp_path):
+def test_a_step_changes_every_parameter_of_every_network(tiny, tmp_path):
     for model in ("small", "resnet20", "resnet56", "densenet_bc_100_12"):
         for precision in ("fp32", "bf16"):
             config = tiny(model=model, precision=precision, channels_last=precision == "fp32")
@@ -178,7 +178,7 @@ def test_every_network_and_precision_takes_a_step(tiny, tmp_path):
             assert all(moved), (model, precision)
 
 
-def test_layout_does_not_change_what_is_learned(tiny, tmp_path):
+def test_the_memory_layout_does_not_change_the_loss(tiny, tmp_path):
     first, _ = run(tiny(channels_last=True, epochs=1), tmp_path)
     other, _ = run(tiny(channels_last=False, epochs=1), tmp_path)
     assert first.curve[0].train_loss == pytest.approx(other.curve[0].train_loss, rel=1e-3)
@@ -198,6 +198,6 @@ def test_a_state_with_parts_missing_is_refused(tiny, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_a_missing_gpu_is_a_setting_to_change(tiny, tmp_path):
+def test_a_missing_gpu_is_an_error_that_names_the_setting(tiny, tmp_path):
     with pytest.raises(ConfigError, match="use 'auto' or 'cpu'"):
         Trainer(tiny(device="cuda"), tmp_path)
