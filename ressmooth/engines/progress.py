@@ -167,14 +167,14 @@ class EpochBar:
             TextColumn("epoch"),
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[metrics]}"),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             console=self.console,
             disable=not self.console.is_terminal,
             speed_estimate_period=3600,
         )
-        self.task = self.progress.add_task("", total=epochs, figures="preparing")
+        self.task = self.progress.add_task("", total=epochs, metrics="preparing")
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -186,26 +186,26 @@ class EpochBar:
     def start(self, done: int) -> None:
         """Begin training after `done` epochs."""
         self.done = done
-        self.progress.reset(self.task, total=self.epochs, completed=done, figures="training")
+        self.progress.reset(self.task, total=self.epochs, completed=done, metrics="training")
 
     def advance(self, epoch: "Epoch") -> None:
         self.done = epoch.epoch
-        figures = _figures(epoch)
-        self.progress.update(self.task, completed=epoch.epoch, figures=figures)
+        metrics = _format_metrics(epoch)
+        self.progress.update(self.task, completed=epoch.epoch, metrics=metrics)
         if not self.console.is_terminal:
             left = (self.epochs - epoch.epoch) * epoch.seconds
             self.console.print(
-                f"epoch {epoch.epoch}/{self.epochs}  {figures}  {epoch.seconds:.1f} s"
+                f"epoch {epoch.epoch}/{self.epochs}  {metrics}  {epoch.seconds:.1f} s"
                 f"  about {left:.0f} s left",
                 highlight=False,
                 soft_wrap=True,
             )
 
 
-def _figures(epoch: "Epoch") -> str:
-    figures = f"train {epoch.train_loss:.4f} {epoch.train_acc:.2f} %"
+def _format_metrics(epoch: "Epoch") -> str:
+    text = f"train {epoch.train_loss:.4f} {epoch.train_acc:.2f} %"
     if epoch.val_loss is not None:
-        figures += f"  val {epoch.val_loss:.4f} {epoch.val_acc:.2f} %"
+        text += f"  val {epoch.val_loss:.4f} {epoch.val_acc:.2f} %"
     if epoch.scale:
-        figures += f"  s {epoch.scale:.3f}"
-    return figures
+        text += f"  s {epoch.scale:.3f}"
+    return text

@@ -105,7 +105,7 @@ class Mirror:
             self.client.log_artifacts(self._parent(study), str(directory), "report")
 
     def deliver(self, store: Store, rows: Sequence[OutboxRow]) -> None:
-        """Show what outbox rows refer to. Raise TrackingError if a retry may help, or Rejected."""
+        """Show what outbox rows refer to. Raise TrackingError, or Rejected if no retry helps."""
         for group in group_by_subject(rows):
             event = group[0]
             study = next(study for study in store.studies() if study.id == event.study_id)
@@ -301,7 +301,9 @@ def _http_status(error: Exception) -> int | None:
         return None
     # MLflow reports some client errors, such as 413, as a 500 with the real code in the message
     found = re.search(r"failed with error code (\d{3})", str(error))
-    return int(found[1]) if found else int(error.get_http_status_code())  # type: ignore[no-untyped-call]
+    if found is None:
+        return int(error.get_http_status_code())  # type: ignore[no-untyped-call]
+    return int(found[1])
 
 
 def _innermost(error: BaseException) -> BaseException:

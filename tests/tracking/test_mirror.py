@@ -15,8 +15,8 @@ from helpers.records import (
     EPOCHS,
     epoch,
     open_study,
-    play,
     runs_of,
+    simulate,
     train,
     train_all,
 )
@@ -180,7 +180,7 @@ def test_a_report_is_added_to_the_artifacts_of_the_study(store, home, uri, tmp_p
 def test_each_condition_has_its_own_best_value(store, home, uri):
     """MLflow does not allow "=" in the name of a metric."""
     spec = specs.study(ARMS, name="conditions", grid={"fraction": [0.5, 0.25]}, seeds=2)
-    study = play(store, spec, lambda config: 80 + config["fraction"])
+    study = simulate(store, spec, lambda config: 80 + config["fraction"])
     store.announce_study(study.id)
     sync(store, home, uri)
     metrics = Seen(uri, "conditions").parent.data.metrics
