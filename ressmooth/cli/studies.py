@@ -78,7 +78,10 @@ def compare(
     rows = [find_study(store, study) for study in dict.fromkeys(studies)]
     compared = compare_studies(store, rows)
     if not compared:
-        raise ConfigError(f"{', '.join(studies)}: nothing to compare yet, no trial is complete")
+        unfinished = ", ".join(studies)
+        raise ConfigError(
+            f"{unfinished}: nothing to compare yet, no trial is complete; see: ressmooth list"
+        )
     for row in rows:
         if not any(line.arm.study == row.name for table in compared for line in table.lines):
             click.echo(f"warning: {row.name}: left out, no trial is complete yet", err=True)
@@ -106,7 +109,9 @@ def report(study: str, out: Path, home: Path) -> None:
     row = find_study(store, study)
     contents = Report(store, row)
     if not contents.arms:
-        raise ConfigError(f"{study}: nothing to report yet, no trial is complete")
+        raise ConfigError(
+            f"{study}: nothing to report yet, no trial is complete; see: ressmooth show {study}"
+        )
     with TemporaryDirectory() as scratch:  # so that MLflow gets no other files of `out`
         write(contents, Path(scratch))
         with _writing(out):

@@ -10,7 +10,7 @@ from ressmooth.report.compare import ArmResult, conditions
 from ressmooth.report.verdicts import condition_text
 from ressmooth.store import EpochRow, TrialRow
 
-HEAD = ("arm", "problem", "runs", "epochs", "time", "s per epoch", "ratio to SGD")
+HEAD = ("arm", "condition", "runs", "epochs", "time", "s per epoch", "ratio to SGD")
 
 Curves = Mapping[int, Sequence[EpochRow]]  # by run
 
@@ -20,7 +20,7 @@ class Cost:
     """The training time of an arm under one condition."""
 
     arm: str
-    problem: str
+    condition: str
     runs: int
     epochs: int
     seconds: float  # of all runs, whatever their state
@@ -31,7 +31,7 @@ class Cost:
     def row(self) -> list[str]:
         return [
             self.arm,
-            self.problem,
+            self.condition,
             str(self.runs),
             f"{self.epochs:,}",
             duration(self.seconds),
@@ -62,7 +62,7 @@ def _cost(
     sgd = _seconds_per_epoch([arm for arm in compared if arm.method == "sgd"], curves)
     return Cost(
         arm=name,
-        problem=condition_text(condition),
+        condition=condition_text(condition),
         runs=len(runs),
         epochs=sum(run.last_epoch for run in runs),
         seconds=sum(run.seconds or 0.0 for run in runs),

@@ -257,20 +257,20 @@ def cost_panels(costs: Sequence[Cost]) -> list[Panel]:
         _draw_bars(axes, {arm: total / size for arm, total in seconds.items()})
         axes.set(xlabel=f"{unit} of training", title="time spent")
 
-    problems = dict.fromkeys(cost.problem for cost in costs if cost.seconds_per_epoch)
+    trained = dict.fromkeys(cost.condition for cost in costs if cost.seconds_per_epoch)
     return [
         Panel("cost-time", "Training time per arm, summed over all its runs.", draw_total),
-        *(_epoch_costs(p, [cost for cost in costs if cost.problem == p]) for p in problems),
+        *(_epoch_costs(c, [cost for cost in costs if cost.condition == c]) for c in trained),
     ]
 
 
-def _epoch_costs(problem: str, costs: Sequence[Cost]) -> Panel:
+def _epoch_costs(condition: str, costs: Sequence[Cost]) -> Panel:
     def draw(axes: "Axes") -> None:
         _draw_bars(axes, {c.arm: c.seconds_per_epoch for c in costs if c.seconds_per_epoch})
-        axes.set(xlabel="seconds per epoch (median)", title=problem)
+        axes.set(xlabel="seconds per epoch (median)", title=condition)
 
-    caption = f"Median seconds per epoch of each arm's selected configuration, {problem}."
-    return Panel(f"cost-epoch-{_slug(problem)}", caption, draw)
+    caption = f"Median seconds per epoch of each arm's selected configuration, {condition}."
+    return Panel(f"cost-epoch-{_slug(condition)}", caption, draw)
 
 
 def _draw_bars(axes: "Axes", values: dict[str, float]) -> None:

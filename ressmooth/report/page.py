@@ -193,7 +193,7 @@ class Report:
         return [Panel(*names, draw) for names, draw in zip(captions, draws, strict=True)]
 
     def _widths(self, distribution: str) -> Sequence[float]:
-        """Return the widths that were trained, or the paper's if they are none or too many."""
+        """Return the widths that were trained, or the paper's if there are none or too many."""
         configs = [trial.runs[0].config for trial in self.trials]
         kind = ("smoothing", distribution)
         widths = sorted({c["b"] for c in configs if (c["method"], c["distribution"]) == kind})

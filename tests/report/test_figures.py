@@ -63,22 +63,23 @@ def test_costs_are_medians_and_ratios_to_sgd(store, study):
 def test_costs_are_separate_for_each_condition(store):
     spec = specs.study({"sgd": {"method": "mse"}}, name="apart", grid={"fraction": [0.5, 0.25]})
     report = Report(store, records.simulate(store, spec, accuracy))
-    assert [(cost.problem, cost.runs) for cost in report.costs] == [
+    assert [(cost.condition, cost.runs) for cost in report.costs] == [
         ("digits (small, fraction 0.5)", 1),
         ("digits (small, fraction 0.25)", 1),
     ]
-    assert (
-        len(figures.cost_panels(report.costs)) == 3
-    )  # the total, and seconds per epoch under each condition
+    assert [panel.name for panel in figures.cost_panels(report.costs)] == [
+        "cost-time",
+        "cost-epoch-digits-small-fraction-0.5",
+        "cost-epoch-digits-small-fraction-0.25",
+    ]
 
 
 def test_a_search_in_which_nothing_differs_has_no_importances(store):
     arms = {"laplace": ARMS["laplace"]}
     study = records.simulate(store, specs.study(arms, name="flat", **EIGHTH), lambda config: 10.0)
     report = Report(store, study)
-    assert [p.name for p in figures.search_panels(report.spec, report.trials)] == [
-        "parallel-laplace"
-    ]
+    (panel,) = figures.search_panels(report.spec, report.trials)
+    assert panel.name == "parallel-laplace"
     assert report.verdicts == ["Nothing was compared with SGD: no SGD arm is complete."]
 
 
