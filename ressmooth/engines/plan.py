@@ -68,7 +68,7 @@ def _existing_store(home: Path) -> Iterator[Store | None]:
 
 
 def _runs_done(spec: StudySpec, store: Store) -> int:
-    """Return how many runs are recorded. Refuse a changed study, as a launch does."""
+    """Return how many runs have ended. Reject a changed study, as a launch does."""
     recorded = store.study(spec.name)
     if recorded is None:
         return 0
