@@ -7,7 +7,18 @@ from pydantic import BaseModel, ValidationError
 
 from ressmooth.config import reason
 from ressmooth.errors import ConfigError, did_you_mean
-from ressmooth.spec.toml import MAX_DEPTH, TOO_DEEP, Key, Tree, dotted, escape, shorten, walk
+from ressmooth.spec.toml import (
+    MAX_DEPTH,
+    TOO_DEEP,
+    Key,
+    Sources,
+    Tree,
+    dotted,
+    escape,
+    shorten,
+    source_of,
+    walk,
+)
 
 MAX_LINES = 100  # errors shown
 
@@ -17,18 +28,14 @@ M = TypeVar("M", bound=BaseModel)
 class ErrorCollector:
     """Collects the errors of a tree, one per key, and raises them in the order of the file."""
 
-    def __init__(self, file: str, tree: Tree, sources: dict[Key, str] | None = None) -> None:
-        """`sources` names where a key came from, if not from the file itself."""
+    def __init__(self, file: str, tree: Tree, sources: Sources | None = None) -> None:
         self.file, self.tree, self.sources = escape(file), tree, sources or {}
         self.lines: dict[Key, str] = {}
 
     def add(self, key: Key, allowed: str) -> None:
         if key not in self.lines:
-            self.lines[key] = f"{self._source(key)}: {self._value(key)}{allowed}"
-
-    def _source(self, key: Key) -> str:
-        prefixes = (key[:length] for length in range(len(key), 0, -1))
-        return next((self.sources[p] for p in prefixes if p in self.sources), self.file)
+            source = source_of(key, self.sources) or self.file
+            self.lines[key] = f"{source}: {self._value(key)}{allowed}"
 
     def _value(self, key: Key) -> str:
         """Return the key with its value, if the file sets one."""

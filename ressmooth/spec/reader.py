@@ -35,7 +35,7 @@ MAX_VALUES = 1_000  # of one grid or choice
 MAX_RUNS = 100_000  # of a study
 TABLES = ("search", "grid", "arms", "resources")
 SETTINGS = [name for name in RunConfig.model_fields if name != "seed"]
-SEVERAL = (
+VALUE_RULE = (
     "input should be one value, { grid = [...] }, { choices = [...] } or { low = ..., high = ... }"
 )
 FIXED_SEARCH = ("sampler", "pruner", "objective", "seed")  # cannot change between launches
@@ -45,10 +45,14 @@ def load(path_or_name: str, overrides: Sequence[str] = ()) -> StudySpec:
     """Read a study file or a bundled study, and apply "key.path=value" overrides to it."""
     path = toml.find(path_or_name)
     text = toml.read(path)
-    tree, sources = toml.extend(toml.parse(text, path), path)
-    sources |= {toml.override(tree, setting): "--set" for setting in overrides}
+    own = toml.parse(text, path)
+    tree, sources = toml.extend(own, path)
+    for setting in overrides:
+        changed = toml.override(tree, setting)
+        sources = {key: s for key, s in sources.items() if key[: len(changed)] != changed}
+        sources[changed] = "--set"
     spec = StudyReader(tree, ErrorCollector(str(path), tree, sources)).study()
-    if sources:
+    if "extends" in own or overrides:
         text = f"# {path.name} with what it extends and every --set\n{tomli_w.dumps(tree)}"
     return replace(spec, text=text)
 
@@ -153,14 +157,14 @@ class SettingReader:
             elif not self.is_setting(path):
                 continue
             elif isinstance(raw, dict):
-                self.several(arm, path, key, raw)
+                self.add_values(arm, path, key, raw)
             elif isinstance(raw, list):
-                self.errors.add(path, SEVERAL)
+                self.errors.add(path, VALUE_RULE)
             else:
                 arm.fixed[key] = self.value(path, key, raw)
         return arm
 
-    def several(self, arm: Arm, path: Key, key: str, table: Tree) -> None:
+    def add_values(self, arm: Arm, path: Key, key: str, table: Tree) -> None:
         """Add a grid, choices or a range to the arm."""
         if "grid" in table:
             self.errors.validate(Grid, path, table)
@@ -174,7 +178,7 @@ class SettingReader:
             if span is not None:
                 arm.space[key] = span
         else:
-            self.errors.add(path, SEVERAL)
+            self.errors.add(path, VALUE_RULE)
 
     def range(self, path: Key, key: str, table: Tree) -> Range | None:
         number = RunConfig.model_fields[key].annotation

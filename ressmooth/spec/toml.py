@@ -12,7 +12,7 @@ from typing import Any
 from ressmooth.errors import ConfigError, did_you_mean
 
 MAX_BYTES = 2**20
-MAX_EXTENDS = 10  # files in a chain of `extends`
+MAX_FILES = 10  # in a chain of `extends`
 MAX_DEPTH = 20  # levels of nested tables and lists
 TOO_DEEP = f"nested too deeply: at most {MAX_DEPTH} levels"
 # tomllib takes quadratic time over a key of many dotted parts.
@@ -20,6 +20,7 @@ DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+)" f"{{{MAX_DEPT
 
 Tree = dict[str, Any]  # the tables of a study file
 Key = tuple[str | int, ...]  # a position in a tree: table names and list indices
+Sources = dict[Key, str]  # the origin of a key and of all below it, if not the file itself
 
 
 def bundled() -> list[str]:
@@ -97,23 +98,44 @@ def _with_line(message: str, text: str) -> str:
     return f"line {number}, {shorten(lines[number - 1].strip())}: {escape(problem)}"
 
 
-def extend(tree: Tree, path: Path, depth: int = MAX_EXTENDS) -> tuple[Tree, dict[Key, str]]:
+def extend(tree: Tree, path: Path, files: int = 1) -> tuple[Tree, Sources]:
     """Merge a study file's tree over the file that it extends, if it does.
 
-    Return the merged tree, and for each inherited key the file that it comes from.
+    Return the merged tree, and for each inherited key the file that it comes from. `files` is the
+    position of this file in the chain.
     """
     if "extends" not in tree:
         return tree, {}
-    name = tree.pop("extends")
-    if not isinstance(name, str) or not depth:
-        rule = "input should be a path or a bundled study" if depth else "too many files"
-        raise ConfigError(f"{escape(str(path))}: extends = {shorten(name)}: {rule}")
-    beside = path.parent / name
-    base_path = beside if beside.is_file() else find(name)
-    base, sources = extend(parse(read(base_path), base_path), base_path, depth - 1)
+    base_path = _find_base(tree["extends"], path, files)
+    base, sources = extend(parse(read(base_path), base_path), base_path, files + 1)
     base.pop("name", None)  # every study has its own
     merged, inherited = merge(base, tree)
-    return merged, {**dict.fromkeys(inherited, escape(str(base_path))), **sources}
+    del merged["extends"]
+    origins = {key: source_of(key, sources) or escape(str(base_path)) for key in inherited}
+    below = {key: source for key, source in sources.items() if source_of(key, origins)}
+    return merged, origins | below
+
+
+def _find_base(name: Any, path: Path, files: int) -> Path:
+    """Return the file that a study extends: beside it, or as `find` finds it."""
+    key = f"{escape(str(path))}: extends"
+    if not isinstance(name, str):
+        raise ConfigError(f"{key} = {shorten(name)}: input should be a path or a bundled study")
+    if files == MAX_FILES:
+        raise ConfigError(f"{key} = {shorten(name)}: at most {MAX_FILES} files, without a cycle")
+    beside = path.parent / name
+    if os.path.isfile(beside):
+        return beside
+    try:
+        return find(name)
+    except ConfigError as error:
+        raise ConfigError(f"{key} = {error}") from None
+
+
+def source_of(key: Key, sources: Sources) -> str | None:
+    """Return where a key comes from, or None for the file itself."""
+    prefixes = (key[:length] for length in range(len(key), 0, -1))
+    return next((sources[prefix] for prefix in prefixes if prefix in sources), None)
 
 
 def merge(base: Tree, tree: Tree, path: Key = ()) -> tuple[Tree, list[Key]]:
@@ -151,6 +173,8 @@ def override(tree: Tree, setting: str) -> Key:
     path = _parse_key(name)
     if path is None or not sign:
         raise ConfigError(f"--set {shorten(setting)}: write key=value, as in search.trials=50")
+    if path[0] == "extends":  # the base has been read already
+        raise ConfigError(f"--set {shorten(setting)}: write extends into the study file")
     arms = tree.get("arms")
     if path[0] == "arms" and len(path) > 2 and isinstance(arms, dict) and path[1] not in arms:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Studies for tests, written as a study file would write them."""
+"""Studies for tests, from the tables of a study file."""
 
 from dataclasses import replace
 

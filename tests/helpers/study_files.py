@@ -1,4 +1,4 @@
-"""Study files for tests, and what loading them gives."""
+"""Study files for tests, and their errors."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from ressmooth.errors import ConfigError
 
 RICH = """\
 name = "rich"
-description = "everything a study can say"
+description = "every kind of key"
 dataset = "digits"
 epochs = 12
 seeds = 3
@@ -38,6 +38,18 @@ gpus_per_run = 0.25
 cpus_per_run = 2
 retries = 0
 """
+OVERRIDES = [  # of RICH
+    "seeds=1",
+    "arms.sgd.lr=0.2",
+    "search.trials = 50",
+    "description=two words",
+    "arms.smooth.b={ choices = [1] }",
+    "grid.fraction=[0.25]",
+    "model=resnet20",
+    'arms.new={ method = "mse" }',
+    "search.hours=1e-2",
+    "arms.smooth.mu.high=0.6",
+]
 
 
 def text(name='name = "s"', top="", search="", grid="", arm="", resources="", end=""):
@@ -53,8 +65,8 @@ def load(folder, content, overrides=()):
     return spec.load(str(path), overrides)
 
 
-def mistakes(folder, content, overrides=()):
-    """The lines of the error that a study file gives, without the file's name."""
+def errors_of(folder, content, overrides=()):
+    """Return the errors of a study file, one line each, without the file's name."""
     with pytest.raises(ConfigError) as error:
         load(folder, content, overrides)
     assert [path.name for path in folder.iterdir()] == ["x.toml"]

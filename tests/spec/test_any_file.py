@@ -1,4 +1,4 @@
-"""Whatever is in the file: a study, or a ConfigError whose lines can be printed."""
+"""Every file is either a study or a ConfigError whose lines can be printed."""
 
 import json
 import math

@@ -1,16 +1,16 @@
-"""Every way to get a study file wrong."""
+"""The errors of a study file."""
 
 import json
 
 import pytest
-from helpers.study_files import RICH, load, mistakes, text
+from helpers.study_files import RICH, errors_of, load, text
 from pydantic import model_validator
 
 from ressmooth import config
 from ressmooth.config import RunConfig
 from ressmooth.errors import ConfigError
 
-# part of the file, its line, the mistake
+# part of the file, its line, the error
 WRONG = [
     ("top", "learning_rat = 1", "learning_rat = 1: unknown key"),
     ("top", "epoch = 3", "epoch = 3: unknown key (did you mean 'epochs'?)"),
@@ -76,7 +76,7 @@ WRONG = [
     ("end", '[arms."../x"]', "arms.'../x' = {}: a name has"),
     ("end", '[arms."a\\nb"]', "arms.'a\\nb' = {}: a name has"),
 ]
-# what is sampled, the mistake
+# a sampled setting, its error
 WRONG_SPACE = [
     ("b = { low = 2, high = 1 }", "b = {'low': 2, 'high': 1}: low should be less than high"),
     ("b = { low = 1, high = 1 }", "b = {'low': 1, 'high': 1}: low should be less than high"),
@@ -105,16 +105,16 @@ WRONG_SPACE = [
 ]
 
 
-@pytest.mark.parametrize(("part", "line", "mistake"), WRONG, ids=lambda value: str(value)[:40])
-def test_each_mistake_is_one_line_with_key_value_and_what_is_allowed(tmp_path, part, line, mistake):
-    (found,) = mistakes(tmp_path, text(**{part: line}))
-    assert found.startswith(mistake)
+@pytest.mark.parametrize(("part", "line", "error"), WRONG, ids=lambda value: str(value)[:40])
+def test_each_error_is_one_line_with_key_value_and_what_is_allowed(tmp_path, part, line, error):
+    (found,) = errors_of(tmp_path, text(**{part: line}))
+    assert found.startswith(error)
 
 
-@pytest.mark.parametrize(("line", "mistake"), WRONG_SPACE, ids=lambda value: str(value)[:40])
-def test_each_mistake_of_a_space_is_one_line(tmp_path, line, mistake):
-    (found,) = mistakes(tmp_path, text(search='sampler = "tpe"\ntrials = 3', arm=line))
-    assert mistake in found
+@pytest.mark.parametrize(("line", "error"), WRONG_SPACE, ids=lambda value: str(value)[:40])
+def test_each_error_of_a_space_is_one_line(tmp_path, line, error):
+    (found,) = errors_of(tmp_path, text(search='sampler = "tpe"\ntrials = 3', arm=line))
+    assert error in found
     assert found.startswith(f"arms.a.{line.split()[0]}")
 
 
@@ -124,9 +124,9 @@ NAMES += ["a" * 65, "🙂", "'; DROP TABLE", "${x}", "-a", "", "a..b", "A", " a"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_names_are_refused(tmp_path, name):
-    (found,) = mistakes(tmp_path, text(name=f"name = {json.dumps(name, ensure_ascii=False)}"))
+    (found,) = errors_of(tmp_path, text(name=f"name = {json.dumps(name, ensure_ascii=False)}"))
     assert found.startswith("name = ") and "a name has 1 to 64 of" in found
-    (found,) = mistakes(tmp_path, text(end=f"[arms.{json.dumps(name, ensure_ascii=False)}]"))
+    (found,) = errors_of(tmp_path, text(end=f"[arms.{json.dumps(name, ensure_ascii=False)}]"))
     assert found.startswith("arms.") and "a name has 1 to 64 of" in found
 
 
@@ -137,29 +137,29 @@ def test_good_names_are_accepted(tmp_path, name):
 
 @pytest.mark.parametrize("table", ["search", "grid", "arms", "resources", "arms.a"])
 @pytest.mark.parametrize("value", ["5", "[]", "[{ a = 1 }]", '"x"'])
-def test_a_value_where_a_table_belongs(tmp_path, table, value):
+def test_a_value_instead_of_a_table_is_an_error(tmp_path, table, value):
     other = "" if table.startswith("arms") else "\n[arms.a]"
-    (found,) = mistakes(tmp_path, f'name = "s"\n{table} = {value}{other}')
+    (found,) = errors_of(tmp_path, f'name = "s"\n{table} = {value}{other}')
     assert found.startswith(f"{table} = ") and found.endswith("input should be a table")
 
 
 @pytest.mark.parametrize("content", ['name = "s"', 'name = "s"\n[arms]'])
 def test_a_study_needs_an_arm(tmp_path, content):
-    (found,) = mistakes(tmp_path, content)
+    (found,) = errors_of(tmp_path, content)
     assert found.startswith("arms")
     assert found.endswith(": missing: write an [arms.NAME] table for each method")
 
 
 def test_an_axis_is_given_once(tmp_path):
     grid = "b = [1, 2]\nmu = [0.5]"
-    assert mistakes(tmp_path, text(top="mu = 0.1", grid=grid, arm="b = { grid = [3] }")) == [
+    assert errors_of(tmp_path, text(top="mu = 0.1", grid=grid, arm="b = { grid = [3] }")) == [
         "mu = 0.1: is an axis of [grid] already: give it once",
         "arms.a.b = {'grid': [3]}: is an axis of [grid] already: give it once",
     ]
 
 
-def test_the_grid_sampler_samples_nothing(tmp_path):
-    assert mistakes(tmp_path, text(arm="b = { low = 1, high = 2 }\nmu = { choices = [0.5] }")) == [
+def test_the_grid_sampler_cannot_sample(tmp_path):
+    assert errors_of(tmp_path, text(arm="b = { low = 1, high = 2 }\nmu = { choices = [0.5] }")) == [
         "arms.a.b = {'low': 1, 'high': 2}: needs search.sampler = random, tpe or cmaes; "
         "or write { grid = [...] }",
         "arms.a.mu = {'choices': [0.5]}: needs search.sampler = random, tpe or cmaes; "
@@ -167,19 +167,19 @@ def test_the_grid_sampler_samples_nothing(tmp_path):
     ]
 
 
-def test_the_problem_is_not_to_be_searched(tmp_path):
+def test_the_problem_cannot_be_searched(tmp_path):
     search = "sampler = 'tpe'\ntrials = 2"
     arm = "fraction = { low = 0.1, high = 1.0 }\nmodel = { choices = ['small', 'resnet20'] }"
     rule = "cannot be searched: give one value or { grid = [...] }"
-    assert mistakes(tmp_path, text(arm=arm, search=search)) == [
+    assert errors_of(tmp_path, text(arm=arm, search=search)) == [
         f"arms.a.fraction = {{'low': 0.1, 'high': 1.0}}: {rule}",
         f"arms.a.model = {{'choices': ['small', 'resnet20']}}: {rule}",
     ]
 
 
-def test_sampling_needs_an_end(tmp_path):
+def test_sampling_needs_trials_or_hours(tmp_path):
     arm = "b = { low = 1, high = 2 }"
-    assert mistakes(tmp_path, text(search='sampler = "tpe"', arm=arm)) == [
+    assert errors_of(tmp_path, text(search='sampler = "tpe"', arm=arm)) == [
         "search.sampler = 'tpe': needs search.trials (per branch) or search.hours"
     ]
     assert load(tmp_path, text(search='sampler = "tpe"\nhours = 2', arm=arm)).search.trials is None
@@ -198,9 +198,9 @@ def test_sampling_needs_an_end(tmp_path):
         }.items()}, "1.0e+12"),
     ],
 )  # fmt: skip
-def test_absurdly_many_runs_are_counted_and_refused(tmp_path, parts, runs):
+def test_too_many_runs_are_counted_and_refused(tmp_path, parts, runs):
     arm = "" if "epochs" in parts.get("grid", "") else "b = { low = 1, high = 2 }"
-    assert mistakes(tmp_path, text(**parts, arm=arm)) == [
+    assert errors_of(tmp_path, text(**parts, arm=arm)) == [
         f"{runs} runs: at most 100,000 in a study"
     ]
 
@@ -212,7 +212,7 @@ def test_a_hundred_thousand_runs_are_accepted(tmp_path):
         load(tmp_path, text(grid=f"epochs = {list(range(1, 1002))}"))
 
 
-def test_settings_that_only_together_are_wrong_are_found(tmp_path, monkeypatch):
+def test_settings_that_are_only_wrong_together_are_found(tmp_path, monkeypatch):
     class Coupled(RunConfig):
         @model_validator(mode="after")
         def _mse_has_no_layers(self):
@@ -222,11 +222,11 @@ def test_settings_that_only_together_are_wrong_are_found(tmp_path, monkeypatch):
 
     monkeypatch.setattr(config, "RunConfig", Coupled)
     arm = 'method = { choices = ["mse"] }\nlayers = { grid = [1, 2, 3] }'
-    (found,) = mistakes(tmp_path, text(search='sampler = "tpe"\ntrials = 3', arm=arm))
+    (found,) = errors_of(tmp_path, text(search='sampler = "tpe"\ntrials = 3', arm=arm))
     assert found.startswith("arms.a = {") and "in a layers=2: " in found and "mse smooths" in found
 
 
-def test_all_mistakes_are_told_in_the_order_of_the_file(tmp_path):
+def test_all_errors_are_reported_in_the_order_of_the_file(tmp_path):
     content = """\
 epochs = 0
 [search]
@@ -238,23 +238,23 @@ b = { grid = [1, -1] }
 [resources]
 workers = 0
 """
-    keys = [line.split(" = ")[0].split(":")[0] for line in mistakes(tmp_path, content)]
+    keys = [line.split(" = ")[0].split(":")[0] for line in errors_of(tmp_path, content)]
     assert keys == [
         *("name", "epochs", "search.trials", "arms.a.b.grid[1]"),
         *("arms.b.'x\\x1b[31m'", "resources.workers"),
     ]
 
 
-def test_long_values_and_long_lists_of_mistakes_are_cut(tmp_path):
-    (found,) = mistakes(tmp_path, text(top=f'model = "{"x" * 5000}"'))
+def test_long_values_and_long_lists_of_errors_are_cut(tmp_path):
+    (found,) = errors_of(tmp_path, text(top=f'model = "{"x" * 5000}"'))
     assert found.startswith(f"model = '{'x' * 76}...: input should be")
-    found = mistakes(tmp_path, text(top="\n".join(f"key{n} = 1" for n in range(5000))))
+    found = errors_of(tmp_path, text(top="\n".join(f"key{n} = 1" for n in range(5000))))
     assert len(found) == 101
     assert found[-1] == "and 4,900 more errors"
 
 
 @pytest.mark.parametrize(
-    ("override", "mistake"),
+    ("override", "error"),
     [
         ("seeds=0", "--set: seeds = 0: input should be greater than or equal to 1"),
         ("epochs=5x", "--set: epochs = '5x': input should be a valid integer"),
@@ -264,6 +264,7 @@ def test_long_values_and_long_lists_of_mistakes_are_cut(tmp_path):
         ("arms.sgd.b.grid=[]", "--set: arms.sgd.b.grid = []: input should be a list of 1 to"),
         ("arms.sdg.lr=0.2", "--set 'arms.sdg.lr=0.2': no such arm (did you mean 'sgd'?); arms"),
         ("arms.sgd.lr.low=1", "--set 'arms.sgd.lr.low=1': arms.sgd.lr = 0.05 is not a table"),
+        ("extends=x.toml", "--set 'extends=x.toml': write extends into the study file"),
         ("seeds", "--set 'seeds': write key=value, as in search.trials=50"),
         ("=3", "--set '=3': write key=value"),
         ("a b=3", "--set 'a b=3': write key=value"),
@@ -278,6 +279,6 @@ def test_long_values_and_long_lists_of_mistakes_are_cut(tmp_path):
     ],
     ids=lambda value: ascii(value)[:30],
 )
-def test_bad_overrides(tmp_path, override, mistake):
-    (found,) = mistakes(tmp_path, RICH, [override])
-    assert found.startswith(mistake)
+def test_bad_overrides(tmp_path, override, error):
+    (found,) = errors_of(tmp_path, RICH, [override])
+    assert found.startswith(error)

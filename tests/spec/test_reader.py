@@ -1,4 +1,4 @@
-"""What a study file means."""
+"""Study files as StudySpecs: defaults, branches, overrides and stored studies."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from helpers.study_files import RICH, load, text
+from helpers.study_files import OVERRIDES, RICH, load, text
 
 from ressmooth import spec
 from ressmooth.errors import ConfigError
@@ -14,7 +14,7 @@ from ressmooth.spec import read_stored
 from ressmooth.spec.schema import Choices, Range
 
 
-def test_a_study_says_what_its_file_says(tmp_path):
+def test_every_kind_of_key_is_read(tmp_path):
     study = load(tmp_path, RICH)
     assert (study.name, study.seeds) == ("rich", 3)
     assert study.settings == {"dataset": "digits", "epochs": 12, "lr": 1.0}
@@ -35,7 +35,7 @@ def test_a_study_says_what_its_file_says(tmp_path):
     )
 
 
-def test_what_is_left_out_has_defaults(tmp_path):
+def test_omitted_keys_have_defaults(tmp_path):
     study = load(tmp_path, 'name = "s"\n[arms.a]\n')
     assert (study.description, study.seeds, study.settings, study.grid) == ("", 1, {}, {})
     assert study.search == spec.Search(
@@ -76,7 +76,7 @@ def test_a_branchs_key_does_not_depend_on_the_order_or_notation_of_the_file(tmp_
     assert named.branches[0].key == 'a distribution="laplace"'
 
 
-def test_a_stored_study_comes_back_the_same(tmp_path):
+def test_a_stored_study_is_read_back_equal(tmp_path):
     study = load(tmp_path, RICH)
     assert read_stored(json.loads(json.dumps(study.to_dict()))) == study
     assert study.to_dict()["settings"]["dataset"] == "digits"
@@ -94,10 +94,7 @@ def test_a_damaged_stored_study_is_a_config_error(tmp_path, damage):
 
 
 def test_overrides(tmp_path):
-    overrides = ["seeds=1", "arms.sgd.lr=0.2", "search.trials = 50", "description=two words"]
-    overrides += ["arms.smooth.b={ choices = [1] }", "grid.fraction=[0.25]", "model=resnet20"]
-    overrides += ['arms.new={ method = "mse" }', "search.hours=1e-2", "arms.smooth.mu.high=0.6"]
-    study = load(tmp_path, RICH, overrides)
+    study = load(tmp_path, RICH, OVERRIDES)
     assert (study.seeds, study.search.trials, study.search.hours) == (1, 50, 0.01)
     assert (study.description, study.settings["model"]) == ("two words", "resnet20")
     assert study.grid == {"fraction": [0.25]}
@@ -148,13 +145,13 @@ def test_the_same_study_has_no_differences(tmp_path):
         ("arms.smooth.b.high=3", "arms.smooth.b was {'low': 0.05, 'high': 2.0, 'log': True, 'ste"),
     ],
 )
-def test_what_makes_another_study(tmp_path, override, line):
+def test_differences_that_make_a_different_study(tmp_path, override, line):
     stored = load(tmp_path, RICH).to_dict()
     (found,) = spec.differences(stored, load(tmp_path, RICH, [override]))
     assert found.startswith(line)
 
 
-def test_an_arm_that_is_gone_makes_another_study(tmp_path):
+def test_removing_an_arm_makes_a_different_study(tmp_path):
     both, one = load(tmp_path, text(end="[arms.b]")), load(tmp_path, text())
     assert spec.differences(both.to_dict(), one) == ["arms.b was 'there', is not set"]
     assert spec.differences(one.to_dict(), both) == []

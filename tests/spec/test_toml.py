@@ -31,14 +31,14 @@ def test_bundled_studies_are_found_by_name(tmp_path, monkeypatch):
     assert {"quickstart", "search-fashion"} <= set(bundled())
     assert find("quickstart").name == "quickstart.toml"
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "quickstart").mkdir()  # a home directory of that name is not in the way
+    (tmp_path / "quickstart").mkdir()  # perhaps a home directory: a directory is no study
     assert find("quickstart").name == "quickstart.toml"
-    (tmp_path / "search-fashion").write_text("")  # but a file is meant
+    (tmp_path / "search-fashion").write_text("")  # a file has precedence
     assert str(find("search-fashion")) == "search-fashion"
 
 
 @pytest.mark.parametrize("name", ["quickstrat", "", "no/such.toml", "a\0b", "x" * 5000, "\udc80"])
-def test_a_study_that_is_not_there(name):
+def test_an_unknown_study_is_an_error_that_lists_the_bundled_ones(name):
     line = refused(name)
     assert "neither a file nor a bundled study" in line
     assert line.endswith(f"bundled: {', '.join(bundled())}")
@@ -66,7 +66,7 @@ def test_a_file_name_cannot_break_the_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "mistake"),
+    ("content", "error"),
     [
         (b"#" * (MAX_BYTES + 1), "larger than 1 MB"),
         (b"\xef\xbb\xbfname = 's'", "begins with a byte order mark: save it without"),
@@ -87,8 +87,8 @@ def test_a_file_name_cannot_break_the_line(tmp_path):
     ],
     ids=lambda value: ascii(value)[:25],
 )
-def test_what_is_not_a_toml_file_is_refused_at_once(tmp_path, content, mistake):
-    assert refused(write(tmp_path, content)).startswith(mistake)
+def test_a_file_that_is_not_toml_is_refused_at_once(tmp_path, content, error):
+    assert refused(write(tmp_path, content)).startswith(error)
 
 
 def test_a_file_of_one_megabyte_is_read(tmp_path):
