@@ -1,1 +1,1 @@
-"""The Store for people: tables, verdicts, figures and a page that shows them."""
+"""Present recorded studies: comparisons, verdicts, tables, figures and an HTML report."""
