@@ -165,6 +165,19 @@ def test_an_unreadable_base_is_named(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("dataset, epochs", [("cifar10", 160), ("cifar100", 160), ("svhn", 100)])
+@pytest.mark.parametrize("model", ["resnet56", "densenet_bc_100_12"])
+def test_the_studies_of_table_3_differ_in_their_problem_only(model, dataset, epochs):
+    first = spec.load("paper-table3-resnet56-cifar10")
+    name = f"paper-table3-{model.partition('_')[0]}-{dataset}"
+    study = spec.load(name)
+    assert study.settings == {"dataset": dataset, "model": model, "selection": "paper"}
+    problem = {"name": name, "description": study.description, "settings": study.settings}
+    assert study.to_dict() == {**first.to_dict(), **problem}
+    assert {branch.example().epochs for branch in study.branches} == {epochs}
+    assert len(study.branches) * study.seeds == 40
+
+
 def test_the_text_of_an_unchanged_study_is_its_file(tmp_path):
     content = f"# a comment\n{RICH}"
     assert load(tmp_path, content).text == content
