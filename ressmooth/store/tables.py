@@ -257,4 +257,4 @@ class Outbox(Base):
     kind: Mapped[Event]
     created_at: Mapped[datetime]
     sent_at: Mapped[datetime | None]
-    parked: Mapped[str | None] = mapped_column(ShortText)  # why MLflow rejected it
+    parked: Mapped[str | None] = mapped_column(ShortText)  # why it is never sent
