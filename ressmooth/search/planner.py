@@ -1,12 +1,12 @@
 """Decide which run is next, and what follows from a run's end. Both engines share this.
 
 Trials become rows before anything is trained, so a launcher that dies leaves nothing behind that
-the next one does not find. What a trial needs next is one pure function of its row: `next_step`.
+the next one does not find.
 """
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
@@ -16,33 +16,13 @@ from ressmooth.spec import FRESH_SEED, StudySpec
 from ressmooth.store import Attempt, RunRow, State, Store, TrialRow
 
 
-@dataclass(frozen=True)
-class AddRuns:
-    """The trial needs more seeds: one run per config."""
-
-    configs: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The trial has all its results."""
-
-    state: State
-    value: float | None
-
-
-def next_step(trial: TrialRow, spec: StudySpec) -> AddRuns | Finish | None:
-    """Return what a trial needs next, or None while it trains or if it is finished."""
-    if any(not run.state.is_terminal for run in trial.runs):
-        return None
+def missing_configs(trial: TrialRow, spec: StudySpec) -> list[dict[str, Any]]:
+    """Return the configurations of the seeds that a trial still needs when its runs have ended."""
     is_confirmation = trial.confirms is not None
-    if is_confirmation or all(run.state == State.COMPLETE for run in trial.runs):
-        missing = set(seeds_of(spec, is_confirmation)) - {run.seed for run in trial.runs}
-        if missing:
-            return AddRuns([{**trial.runs[0].config, "seed": seed} for seed in sorted(missing)])
-    if trial.state.is_terminal:
-        return None
-    return Finish(*aggregate(trial, spec.search.objective))
+    if not is_confirmation and any(run.state != State.COMPLETE for run in trial.runs):
+        return []
+    missing = set(seeds_of(spec, is_confirmation)) - {run.seed for run in trial.runs}
+    return [{**trial.runs[0].config, "seed": seed} for seed in sorted(missing)]
 
 
 def seeds_of(spec: StudySpec, is_confirmation: bool) -> range:
@@ -60,17 +40,6 @@ def aggregate(trial: TrialRow, objective: str) -> tuple[State, float | None]:
             return state, None
     values = [run.max_acc if objective == "max" else run.mean_acc for run in trial.runs]
     return State.COMPLETE, fmean(value for value in values if value is not None)
-
-
-def run_config(spec: StudySpec, proposal: Proposal, seed: int) -> dict[str, Any]:
-    """Return the complete configuration of a run, as it is stored."""
-    values = {
-        "threads": spec.resources.threads,
-        **proposal.branch.values,
-        **proposal.params,
-        "seed": seed,
-    }
-    return parse(values).model_dump()
 
 
 @dataclass
@@ -141,21 +110,17 @@ class Planner:
 
     def run_ended(self, run: RunRow) -> None:
         """Take the next step of a trial after one of its runs has reached a terminal state."""
-        self._advance(self._reload(run.trial_id))
+        trial = self.trials[run.trial_id] = self.store.trial(run.trial_id)
+        self._advance(trial)
 
     def progress(self) -> Progress:
         # a copy, because the live view calls this from its own thread
         runs = [run for trial in list(self.trials.values()) for run in trial.runs]
         known = max(len(runs), self._planned_runs())
-        per_run = fmean(run.config["epochs"] for run in runs) if runs else 0
-        done = [run for run in runs if run.state.is_terminal]
-        epochs = sum(run.config["epochs"] for run in runs)
-        return Progress(
-            len(done),
-            known,
-            sum(run.config["epochs"] for run in done),
-            round(epochs + per_run * (known - len(runs))),
-        )
+        epochs = [run.config["epochs"] for run in runs]
+        done = [run.config["epochs"] for run in runs if run.state.is_terminal]
+        to_come = (known - len(runs)) * fmean(epochs) if epochs else 0
+        return Progress(len(done), known, sum(done), round(sum(epochs) + to_come))
 
     def _planned_runs(self) -> int:
         searched = sum(map(self.spec.planned_trials, self.spec.branches)) * self.spec.seeds
@@ -165,7 +130,9 @@ class Planner:
         """Record a proposed trial. A pruner sees its first seed before the others are added."""
         is_pruned = self.spec.search.pruner != "none" and proposal.branch.space
         seeds = range(1 if is_pruned else self.spec.seeds)
-        configs = [run_config(self.spec, proposal, seed) for seed in seeds]
+        threads = self.spec.resources.threads
+        settings = {"threads": threads, **proposal.branch.values, **proposal.params}
+        configs = [parse({**settings, "seed": seed}).model_dump() for seed in seeds]
         trial = self.store.add_trial(
             self.study_id,
             arm=proposal.branch.arm,
@@ -202,43 +169,27 @@ class Planner:
 
     def _track(self, trial: TrialRow) -> None:
         self.trials[trial.id] = trial
-        self._enqueue(trial.runs)
+        self.waiting.extend(run for run in trial.runs if not run.state.is_terminal)
         self._advance(trial)  # of a trial recorded by an earlier launch
 
-    def _enqueue(self, runs: Iterable[RunRow]) -> None:
-        self.waiting.extend(run for run in runs if not run.state.is_terminal)
-
     def _advance(self, trial: TrialRow) -> None:
-        """Carry out a trial's next step."""
-        match next_step(trial, self.spec):
-            case AddRuns(configs):
-                self.store.add_runs(trial.id, configs)
-                self._enqueue(self._reload(trial.id).runs)
-            case Finish(state, value):
-                self.store.finish_trial(trial.id, state, value)
-                self.trials[trial.id] = replace(trial, state=state, value=value)
-                if trial.confirms is None:
-                    self.sampler.tell(trial.branch, trial.number_in_branch, state, value)
-
-    def _reload(self, trial_id: int) -> TrialRow:
-        trial = self.store.trial(trial_id)
-        self.trials[trial_id] = trial
-        return trial
+        """Add missing seeds to a trial whose runs have ended, or else record its result."""
+        if any(not run.state.is_terminal for run in trial.runs):
+            return
+        if configs := missing_configs(trial, self.spec):
+            self.store.add_runs(trial.id, configs)
+            self._track(self.store.trial(trial.id))
+        elif not trial.state.is_terminal:
+            state, value = aggregate(trial, self.spec.search.objective)
+            self.store.finish_trial(trial.id, state, value)
+            self.trials[trial.id] = replace(trial, state=state, value=value)
+            if trial.confirms is None:
+                self.sampler.tell(trial.branch, trial.number_in_branch, state, value)
 
     def _past(self, trial: TrialRow) -> PastTrial:
-        """Return a recorded trial for the sampler, with the accuracies that the pruner saw."""
-        reports: dict[int, float] = {}
-        if self.spec.search.pruner != "none":
-            best = 0.0
-            for epoch in self.store.curve(trial.runs[0].id):
-                best = max(best, epoch.val_acc or 0.0)
-                reports[epoch.epoch] = best
-        return PastTrial(
-            trial.branch,
-            trial.number_in_branch,
-            trial.params,
-            trial.sampler_state,
-            trial.state,
-            trial.value,
-            reports,
-        )
+        """Return a recorded trial with the best accuracies so far, which the pruner saw."""
+        if self.spec.search.pruner == "none":
+            return trial, {}
+        curve = self.store.curve(trial.runs[0].id)
+        best = accumulate((epoch.val_acc or 0.0 for epoch in curve), max)
+        return trial, {epoch.epoch: value for epoch, value in zip(curve, best, strict=True)}

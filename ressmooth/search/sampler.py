@@ -8,23 +8,19 @@ parallel, so the cells of a grid are branches.
 """
 
 import hashlib
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna import distributions
 from optuna.trial import Trial, TrialState
 
 from ressmooth.config import RunConfig
 from ressmooth.spec import Branch, Choices, Range, StudySpec
-from ressmooth.store import State
+from ressmooth.store import State, TrialRow
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -46,17 +42,7 @@ class Proposal:
     sampler_state: dict[str, Any]  # Optuna's attributes, needed to replay the trial
 
 
-@dataclass(frozen=True)
-class PastTrial:
-    """A trial that the Store has recorded."""
-
-    branch: str
-    number: int
-    params: Mapping[str, Any]
-    sampler_state: Mapping[str, Any]
-    state: State
-    value: float | None
-    reports: Mapping[int, float]  # epoch -> best accuracy so far
+PastTrial = tuple[TrialRow, Mapping[int, float]]  # with the pruner's reports: epoch -> accuracy
 
 
 class Sampler:
@@ -71,22 +57,23 @@ class Sampler:
             for key, branch in self.branches.items()
             if branch.space
         }
-        for trial in sorted(past, key=lambda trial: trial.number):
+        for trial, reports in sorted(past, key=lambda pair: pair[0].number_in_branch):
             if trial.branch in self.branches:
                 self.asked[trial.branch] += 1
                 if trial.branch in self.searches:
-                    self.searches[trial.branch].replay(trial)
+                    self.searches[trial.branch].replay(trial, reports)
 
     def ask(self) -> Proposal | None:
-        """Return the next trial, or None if every branch has all of its trials.
-
-        Branches take turns.
-        """
-        open_branches = [key for key in self.branches if self.asked[key] < self._limit(key)]
+        """Return the next trial, or None if every branch has its trials. Branches take turns."""
+        open_branches = [
+            branch
+            for key, branch in self.branches.items()
+            if self.asked[key] < (self.spec.planned_trials(branch) or math.inf)
+        ]
         if not open_branches:
             return None
-        key = min(open_branches, key=self.asked.__getitem__)
-        branch, number = self.branches[key], self.asked[key]
+        branch = min(open_branches, key=lambda branch: self.asked[branch.key])
+        key, number = branch.key, self.asked[branch.key]
         self.asked[key] += 1
         if key not in self.searches:
             return Proposal(branch, number, dict(branch.cell), {})
@@ -103,11 +90,6 @@ class Sampler:
         if branch in self.searches:
             self.searches[branch].tell(number, state, value)
 
-    def _limit(self, key: str) -> float:
-        if key not in self.searches:
-            return 1
-        return self.spec.search.trials or float("inf")
-
 
 class _BranchSearch:
     """The Optuna study of one branch."""
@@ -122,15 +104,15 @@ class _BranchSearch:
 
     def ask(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the parameters and the sampler's state of a new trial."""
-        self.study.sampler = _sampler(
-            self.spec.search.sampler, _seed(self.spec.search.seed, self.branch.key, number)
-        )
+        search = self.spec.search
+        self.study.sampler = _sampler(search.sampler, f"{search.seed}/{self.branch.key}/{number}")
         trial = self.study.ask(fixed_distributions=self.distributions)
         self.trials[number] = trial
         return trial.params, self.study.get_trials(deepcopy=False)[trial.number].system_attrs
 
-    def replay(self, past: PastTrial) -> None:
+    def replay(self, past: TrialRow, reports: Mapping[int, float]) -> None:
         """Add a recorded trial and repeat its reports and its result."""
+        number = past.number_in_branch
         self.study.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
@@ -140,11 +122,11 @@ class _BranchSearch:
             )
         )
         frozen = self.study.get_trials(deepcopy=False)[-1]
-        self.trials[past.number] = Trial(self.study, frozen._trial_id)
-        for epoch, accuracy in sorted(past.reports.items()):
-            self.should_prune(past.number, epoch, accuracy)
+        self.trials[number] = Trial(self.study, frozen._trial_id)
+        for epoch, accuracy in sorted(reports.items()):
+            self.should_prune(number, epoch, accuracy)
         if past.state in TRIAL_STATES:
-            self.tell(past.number, past.state, past.value)
+            self.tell(number, past.state, past.value)
 
     def should_prune(self, number: int, epoch: int, accuracy: float) -> bool:
         if (number, epoch) not in self.decisions:  # a resumed run may report its last epoch twice
@@ -154,30 +136,24 @@ class _BranchSearch:
         return self.decisions[number, epoch]
 
     def tell(self, number: int, state: State, value: float | None) -> None:
-        result = value if state == State.COMPLETE else None
         # a trial that got more seeds later ends twice; Optuna keeps its first result
-        self.study.tell(
-            self.trials[number], result, state=TRIAL_STATES[state], skip_if_finished=True
-        )
+        self.study.tell(self.trials[number], value, TRIAL_STATES[state], skip_if_finished=True)
 
 
-def distribution(name: str, search: Range | Choices) -> BaseDistribution:
+def distribution(name: str, search: Range | Choices) -> distributions.BaseDistribution:
     """Return Optuna's distribution for the search space of a setting."""
     if isinstance(search, Choices):
-        return CategoricalDistribution(search.choices)
+        return distributions.CategoricalDistribution(search.choices)
     if RunConfig.model_fields[name].annotation is int:
-        return IntDistribution(
-            int(search.low), int(search.high), log=search.log, step=int(search.step or 1)
-        )
-    return FloatDistribution(search.low, search.high, log=search.log, step=search.step)
+        low, high, step = int(search.low), int(search.high), int(search.step or 1)
+        return distributions.IntDistribution(low, high, log=search.log, step=step)
+    return distributions.FloatDistribution(
+        search.low, search.high, log=search.log, step=search.step
+    )
 
 
-def _seed(study_seed: int, branch: str, number: int) -> int:
-    digest = hashlib.sha256(f"{study_seed}/{branch}/{number}".encode()).digest()
-    return int.from_bytes(digest[:4])
-
-
-def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
+def _sampler(name: str, identity: str) -> optuna.samplers.BaseSampler:
+    seed = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4])
     if name == "tpe":
         return optuna.samplers.TPESampler(seed=seed)
     if name == "cmaes":
@@ -186,15 +162,8 @@ def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
 
 
 def _pruner(name: str, epochs: int) -> optuna.pruners.BasePruner:
-    """Return the pruner of a branch.
-
-    The median pruner starts after a quarter of the epochs. The rungs of ASHA are at 1/9, 1/3 and
-    all of the epochs.
-    """
-    if name == "median":
+    if name == "median":  # starts after a quarter of the epochs
         return optuna.pruners.MedianPruner(n_warmup_steps=epochs // 4)
-    if name == "asha":
-        return optuna.pruners.SuccessiveHalvingPruner(
-            min_resource=max(1, epochs // 9), reduction_factor=3
-        )
+    if name == "asha":  # rungs at 1/9, 1/3 and all of the epochs
+        return optuna.pruners.SuccessiveHalvingPruner(max(1, epochs // 9), reduction_factor=3)
     return optuna.pruners.NopPruner()

@@ -1,9 +1,11 @@
 """Proposals and pruning, without training anything."""
 
+from types import SimpleNamespace
+
 import pytest
 from helpers import specs
 
-from ressmooth.search.sampler import PastTrial, Sampler, distribution
+from ressmooth.search.sampler import Sampler, distribution
 
 SPACE = {
     "b": {"low": 0.05, "high": 2.0, "log": True},
@@ -25,13 +27,15 @@ def score(params):
 
 def past_trials(proposals, reports=None):
     return [
-        PastTrial(
-            p.branch.key,
-            p.number,
-            p.params,
-            p.sampler_state,
-            "complete",
-            score(p.params),
+        (
+            SimpleNamespace(
+                branch=p.branch.key,
+                number_in_branch=p.number,
+                params=p.params,
+                sampler_state=p.sampler_state,
+                state="complete",
+                value=score(p.params),
+            ),
             (reports or {}).get(p.number, {}),
         )
         for p in proposals
