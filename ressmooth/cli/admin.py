@@ -3,9 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import get_args
@@ -22,11 +20,7 @@ MIN_FREE_GB = 1.0  # below this, the disk counts as full
 
 @main.command()
 @click.argument(
-    "names",
-    nargs=-1,
-    required=True,
-    type=click.Choice(get_args(DatasetName)),
-    metavar="DATASET...",
+    "names", nargs=-1, required=True, metavar="DATASET...", type=click.Choice(get_args(DatasetName))
 )
 @with_home
 def fetch(names: tuple[str, ...], home: Path) -> None:
@@ -80,90 +74,85 @@ def upgrade(home: Path) -> None:
     click.echo(f"{store.safe_url(url)} {result} {after}")
 
 
-@main.command()
-@with_home
-def doctor(home: Path) -> None:
-    """Check torch and CUDA, the database, MLflow, Ray, the disk and the data."""
-    findings = [finding for check in CHECKS for finding in check(home)]
-    for finding in findings:
-        click.echo(f"{'ok ' if finding.is_ok else 'BAD'}  {finding.subject}: {finding.details}")
-    sys.exit(0 if all(finding.is_ok for finding in findings) else 1)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check of the installation."""
-
-    subject: str
-    details: str
-    is_ok: bool = True
-
-
-def _torch(home: Path) -> Iterator[Finding]:
+def _torch(home: Path) -> str:
     import torch
 
-    yield Finding("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        yield Finding("CUDA", ", ".join(names))
-    elif Path("/proc/driver/nvidia").exists():
-        yield Finding("CUDA", "a driver is installed, but torch finds no GPU", is_ok=False)
-    else:
-        yield Finding("CUDA", "no GPU")
+    return f"{torch.__version__}, {torch.get_num_threads()} threads"
 
 
-def _database(home: Path) -> Iterator[Finding]:
+def _cuda(home: Path) -> str:
+    from torch import cuda
+
+    if cuda.is_available():
+        return ", ".join(cuda.get_device_name(i) for i in range(cuda.device_count()))
+    if Path("/proc/driver/nvidia").exists():
+        raise RessmoothError("a driver is installed, but torch finds no GPU")
+    return "no GPU"
+
+
+def _database(home: Path) -> str:
     from ressmooth.store import Store, default_url, safe_url
 
     url = default_url(home)
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
-        yield Finding("database", f"{url}: does not exist yet; the first study creates it")
-        return
-
-    def describe() -> str:
-        with closing(Store(url)) as store:
-            return f"{safe_url(url)}, {len(store.studies())} studies"
-
-    yield _finding("database", describe)
+        return f"{url}: does not exist yet; the first study creates it"
+    with closing(Store(url)) as store:
+        return f"{safe_url(url)}, {len(store.studies())} studies"
 
 
-def _mlflow(home: Path) -> Iterator[Finding]:
+def _mlflow(home: Path) -> str:
     from ressmooth.tracking import server
 
-    yield _finding("MLflow", lambda: server.check(home))
+    return server.check(home)
 
 
-def _finding(subject: str, describe: Callable[[], str]) -> Finding:
-    """Return what `describe` returns, or the error that it raises."""
-    try:
-        return Finding(subject, describe())
-    except RessmoothError as error:
-        return Finding(subject, str(error), is_ok=False)
-
-
-def _ray(home: Path) -> Iterator[Finding]:
+def _ray(home: Path) -> str:
     address = os.environ.get("RAY_ADDRESS")
     cluster = f"cluster at {address}" if address else "RAY_ADDRESS is not set: this machine only"
     try:
-        yield Finding("Ray", f"{version('ray')}, {cluster}")
+        return f"{version('ray')}, {cluster}"
     except PackageNotFoundError:
-        yield Finding("Ray", "not installed: pip install 'ressmooth[ray]'", is_ok=not address)
+        missing = "not installed: pip install 'ressmooth[ray]'"
+        if address:
+            raise RessmoothError(missing) from None
+        return missing
 
 
-def _disk(home: Path) -> Iterator[Finding]:
-    path = home.absolute()
-    while not path.exists():
-        path = path.parent
+def _disk(home: Path) -> str:
+    path = next(path for path in (home, *home.parents) if path.exists())
     free_gb = shutil.disk_usage(path).free / 1e9
-    is_ok = free_gb > MIN_FREE_GB and os.access(path, os.W_OK)
-    yield Finding("disk", f"{home}: {free_gb:.1f} GB free", is_ok)
+    found = f"{home}: {free_gb:.1f} GB free"
+    if free_gb <= MIN_FREE_GB or not os.access(path, os.W_OK):
+        raise RessmoothError(found)
+    return found
 
 
-def _data(home: Path) -> Iterator[Finding]:
+def _data(home: Path) -> str:
     from ressmooth.training.data import present
 
-    names = present(home / "data")
-    yield Finding("data", f"present: {', '.join(names)}; others are downloaded on first use")
+    return f"present: {', '.join(present(home / 'data'))}; others are downloaded on first use"
 
 
-CHECKS = (_torch, _database, _mlflow, _ray, _disk, _data)
+CHECKS = {
+    "torch": _torch,
+    "CUDA": _cuda,
+    "database": _database,
+    "MLflow": _mlflow,
+    "Ray": _ray,
+    "disk": _disk,
+    "data": _data,
+}
+
+
+@main.command()
+@with_home
+def doctor(home: Path) -> None:
+    """Check torch and CUDA, the database, MLflow, Ray, the disk and the data."""
+    is_ok = True
+    for subject, check in CHECKS.items():
+        try:
+            click.echo(f"ok   {subject}: {check(home)}")
+        except RessmoothError as error:
+            click.echo(f"BAD  {subject}: {error}")
+            is_ok = False
+    sys.exit(0 if is_ok else 1)

@@ -15,8 +15,6 @@ from ressmooth.errors import ConfigError, StorageError, TrackingError
 from ressmooth.formatting import count
 from ressmooth.paths import make_directory
 
-PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
-
 
 @main.command("list")
 @with_home
@@ -51,10 +49,7 @@ def show(study: str, home: Path) -> None:
 @click.option("--arm", "names", multiple=True, help="only this arm, and SGD as its reference")
 @click.option("--fraction", "fractions", type=float, multiple=True, help="only this fraction")
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "markdown", "csv", "json", "latex"]),
-    default="table",
+    "--format", "form", type=click.Choice("table markdown csv json latex".split()), default="table"
 )
 @with_home
 def compare(
@@ -78,22 +73,17 @@ def compare(
     rows = [find_study(store, study) for study in dict.fromkeys(studies)]
     compared = compare_studies(store, rows)
     if not compared:
-        unfinished = ", ".join(studies)
-        raise ConfigError(
-            f"{unfinished}: nothing to compare yet, no trial is complete; see: ressmooth list"
-        )
+        reason = "nothing to compare yet, no trial is complete; see: ressmooth list"
+        raise ConfigError(f"{', '.join(studies)}: {reason}")
     for row in rows:
         if not any(line.arm.study == row.name for table in compared for line in table.lines):
             click.echo(f"warning: {row.name}: left out, no trial is complete yet", err=True)
     compared = filter_comparisons(compared, names, fractions)
-    if form == "json":
-        click.echo(tables.as_json(compared))
-    elif form == "csv":
-        click.echo(tables.as_csv(compared))
-    else:
-        writers = {"markdown": tables.markdown, "latex": tables.latex}
-        write = writers.get(form, tables.comparison_text)
-        click.echo(write(compared, against_paper=against == "paper"))
+    if form in ("csv", "json"):
+        click.echo(tables.as_csv(compared) if form == "csv" else tables.as_json(compared))
+        return
+    writers = {"table": tables.comparison_text, "markdown": tables.markdown, "latex": tables.latex}
+    click.echo(writers[form](compared, against_paper=against == "paper"))
 
 
 @main.command()
@@ -106,12 +96,10 @@ def report(study: str, out: Path, home: Path) -> None:
     from ressmooth.tracking.server import show_report
 
     store = open_home(home)
-    row = find_study(store, study)
-    contents = Report(store, row)
+    contents = Report(store, find_study(store, study))
     if not contents.arms:
-        raise ConfigError(
-            f"{study}: nothing to report yet, no trial is complete; see: ressmooth show {study}"
-        )
+        reason = f"nothing to report yet, no trial is complete; see: ressmooth show {study}"
+        raise ConfigError(f"{study}: {reason}")
     with TemporaryDirectory() as scratch:  # so that MLflow gets no other files of `out`
         write(contents, Path(scratch))
         with _writing(out):
@@ -120,7 +108,7 @@ def report(study: str, out: Path, home: Path) -> None:
             shutil.copytree(scratch, out, dirs_exist_ok=True)
         click.echo(f"wrote {out}/: index.html, report.md, comparison.csv and .json, figures/")
         try:
-            show_report(home, row, Path(scratch))
+            show_report(home, contents.study, Path(scratch))
         except TrackingError as error:
             click.echo(f"warning: not logged to MLflow ({error})", err=True)
 
@@ -144,7 +132,7 @@ def _writing(path: Path) -> Iterator[None]:
 @click.option("--out", type=click.Path(path_type=Path), required=True, help=".png, .svg or .pdf")
 def plot(picture: str, out: Path) -> None:
     """Draw the annealing of the scale, or the diffusivity's sigmoid."""
-    if out.suffix not in PICTURE_SUFFIXES:
+    if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the file name must end in .png, .svg or .pdf")
     from ressmooth.report import figures, style
 
