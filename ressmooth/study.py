@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ressmooth import paths
 from ressmooth.cli import HELP_OPTIONS, Command
+from ressmooth.engines import Engine
+from ressmooth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ressmooth.engines import Engine
-    from ressmooth.spec import StudySpec
+    from ressmooth.spec import Resources, StudySpec
 
 ENGINES = {"local": "local", "ray": "ray", "optuna": "local"}  # optuna: the old name of local
 
@@ -47,7 +49,6 @@ def main(
     python -m ressmooth.study quickstart
     python -m ressmooth.study my.toml --workers 4 --set epochs=10 --set search.trials=50
     """
-    from ressmooth import paths
     from ressmooth.spec import load
 
     spec = load(study, overrides)
@@ -70,17 +71,15 @@ def main(
     os._exit(code)  # a normal exit would abort while the relay still draws a figure
 
 
-def _engine(name: str, spec: "StudySpec", workers: str, home: Path) -> "Engine":
+def _engine(name: str, spec: "StudySpec", workers: str, home: Path) -> Engine:
     """Return the engine, and warn if it leaves GPUs idle. Ray's asks the cluster for its nodes."""
-    from ressmooth.errors import ConfigError
-
     if workers != "auto" and not (workers.isdecimal() and 0 < int(workers) <= 1024):
         raise ConfigError(f"--workers {workers}: a number from 1 to 1024, or auto")
     devices = {branch.values.get("device", "auto") for branch in spec.branches}
     if "cuda" in devices and not spec.resources.gpus_per_run:
         raise ConfigError("device = 'cuda': set resources.gpus_per_run to 1, or to a fraction")
     number = spec.resources.workers if workers == "auto" else int(workers)
-    engine = _ray(spec, number, home) if name == "ray" else _local(spec, number)
+    engine = _create_engine(name, spec.resources, number, home)
     if engine.idle_gpus and "auto" in devices:
         click.echo(
             f"warning: resources.gpus_per_run = 0 trains on CPUs; {engine.idle_gpus:g} GPUs stay "
@@ -90,21 +89,18 @@ def _engine(name: str, spec: "StudySpec", workers: str, home: Path) -> "Engine":
     return engine
 
 
-def _local(spec: "StudySpec", workers: int | None) -> "Engine":
-    from ressmooth.engines.local import LocalEngine
+def _create_engine(name: str, resources: "Resources", workers: int | None, home: Path) -> Engine:
+    if name == "local":
+        from ressmooth.engines.local import LocalEngine
 
-    return LocalEngine(spec.resources, workers)
-
-
-def _ray(spec: "StudySpec", workers: int | None, home: Path) -> "Engine":
-    from ressmooth.errors import ConfigError
+        return LocalEngine(resources, workers)
     from ressmooth.store import default_url
 
     try:
         from ressmooth.engines.ray import RayEngine
     except ImportError as error:
         raise ConfigError("--engine ray: Ray is missing; pip install 'ressmooth[ray]'") from error
-    return RayEngine(spec.resources, workers, default_url(home))
+    return RayEngine(resources, workers, default_url(home))
 
 
 if __name__ == "__main__":

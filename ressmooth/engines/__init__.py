@@ -28,12 +28,10 @@ class Engine(Protocol):
     """Executes the planner's runs on some machines. `str(engine)` describes them."""
 
     @property
-    def workers(self) -> int:
-        """Return the number of concurrent runs."""
+    def workers(self) -> int: ...  # concurrent runs
 
     @property
-    def idle_gpus(self) -> float:
-        """Return the number of GPUs that the study leaves unused."""
+    def idle_gpus(self) -> float: ...  # GPUs that the study leaves unused
 
     def run(self, planner: "Planner", home: Path, view: "View", tick: Callable[[], None]) -> None:
         """Execute runs until nothing is left or the engine is stopped.
@@ -45,23 +43,21 @@ class Engine(Protocol):
         """End every run after its current epoch. A second call ends them at once."""
 
 
-class GracePeriod:
-    """The time in which runs may end their epoch after the study was stopped."""
+class Stoppable:
+    """An engine whose runs get time to end their epoch after the study was stopped."""
 
-    def __init__(self) -> None:
-        self.ends: float | None = None
+    grace_ends: float | None = None  # monotonic seconds
 
-    def begin(self) -> None:
-        """Begin the grace period, or end it if it has begun already."""
-        self.ends = time.monotonic() + (GRACE if self.ends is None else 0)
+    def stop(self) -> None:
+        self.grace_ends = time.monotonic() + (0 if self.is_stopping else GRACE)
 
     @property
-    def has_begun(self) -> bool:
-        return self.ends is not None
+    def is_stopping(self) -> bool:
+        return self.grace_ends is not None
 
     @property
-    def is_over(self) -> bool:
-        return self.ends is not None and time.monotonic() >= self.ends
+    def grace_is_over(self) -> bool:
+        return self.grace_ends is not None and time.monotonic() >= self.grace_ends
 
 
 def worker_died(planner: "Planner", home: Path, run: "RunRow", reason: str) -> str:

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -43,16 +43,12 @@ class Launcher:
     def launch(self) -> int:
         """Run the study. Return the exit code."""
         make_directory(self.home)
-        self.store = open_store(default_url(self.home))
-        try:
+        with closing(open_store(default_url(self.home))) as self.store:
             number = self._run_with_lease()
-            if number:
-                message = f"stopped; nothing is lost. Resume with: {self.resume_command}"
-                click.echo(message, err=True)
-                return 128 + number
-            return self._show_comparison()
-        finally:
-            self.store.close()
+            if not number:
+                return self._show_comparison()
+            click.echo(f"stopped; nothing is lost. Resume with: {self.resume_command}", err=True)
+            return 128 + number
 
     def _run_with_lease(self) -> int:
         """Be the study's only launcher while it runs. Return the signal that ended it, or 0."""
@@ -113,7 +109,8 @@ class Launcher:
 
     def _fetch_data(self) -> None:
         """Download missing data sets, because workers may be on nodes without a network."""
-        missing = missing_datasets(self.spec, self.home / "data")
+        data = self.home / "data"
+        missing = missing_datasets(self.spec, data)
         if not missing:
             return
         names = ", ".join(missing)
@@ -121,7 +118,7 @@ class Launcher:
             click.echo(f"fetching {names}", err=True)
         context = multiprocessing.get_context("spawn")  # it needs torch, which we do not load
         receiver, sender = context.Pipe(duplex=False)
-        arguments = (os.getpid(), sender, missing, self.home / "data")
+        arguments = (os.getpid(), sender, missing, data)
         child = context.Process(target=_fetch, args=arguments, daemon=True)
         child.start()
         sender.close()
@@ -149,8 +146,7 @@ class Launcher:
         if not compared:
             click.echo(f"error: no trial completed; see: ressmooth show {name}", err=True)
             return NOTHING_COMPLETED
-        against_paper = any(table.has_paper for table in compared)
-        click.echo(comparison_text(compared, against_paper=against_paper))
+        click.echo(comparison_text(compared, against_paper=any(t.has_paper for t in compared)))
         if not self.quiet:
             click.echo(f"next: ressmooth report {name} --out report   or   ressmooth ui")
         return 0

@@ -18,45 +18,40 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ressmooth.engines import Decision, GracePeriod, worker_died
-from ressmooth.engines.placement import Slot, slots, visible_gpus
+from ressmooth.engines import Decision, Stoppable, worker_died
+from ressmooth.engines.placement import Gpus, slots, visible_gpus
 from ressmooth.errors import RessmoothError
 from ressmooth.formatting import count
-from ressmooth.store import State
+from ressmooth.spec import Resources
+from ressmooth.store import RunRow, State, Store
 
 if TYPE_CHECKING:
     from ressmooth.engines.progress import View
     from ressmooth.search.planner import Planner
-    from ressmooth.spec import Resources
-    from ressmooth.store import RunRow
 
 TICK = 0.5  # seconds
 MAX_STARTS = 10
 
 
-class LocalEngine:
+class LocalEngine(Stoppable):
     """Runs a planner on this machine's cores or GPUs."""
 
-    def __init__(self, resources: "Resources", workers: int | None) -> None:
-        self.slots = slots(
-            workers, gpus_per_run=resources.gpus_per_run, cpus_per_run=resources.cpus_per_run
-        )
+    def __init__(self, resources: Resources, workers: int | None) -> None:
+        self.slots = slots(workers, resources)
         self.workers = len(self.slots)
         self.idle_gpus: float = 0 if resources.gpus_per_run else len(visible_gpus())
-        self.grace = GracePeriod()
 
     def __str__(self) -> str:
-        gpus = {gpu for slot in self.slots for gpu in slot.gpus}
+        gpus = {gpu for slot in self.slots for gpu in slot}
         place = f"on {count(len(gpus), 'GPU')}" if gpus else "on this machine's CPU"
         return f"{count(self.workers, 'worker')} {place}"
-
-    def stop(self) -> None:
-        self.grace.begin()
 
     def run(self, planner: "Planner", home: Path, view: "View", tick: Callable[[], None]) -> None:
         self.planner, self.home, self.view = planner, home, view
         self.store = planner.store
-        self.pool = [Worker(slot, self.store.url, home) for slot in self.slots]
+        self.pool = [
+            Worker(number, gpus, self.store.url, home) for number, gpus in enumerate(self.slots)
+        ]
         try:
             while self._start_runs():
                 ready = wait([worker.connection for worker in self.pool], timeout=TICK)
@@ -64,7 +59,7 @@ class LocalEngine:
                     if worker.connection in ready:
                         self._receive(worker)
                 tick()
-                if self.grace.is_over:
+                if self.grace_is_over:
                     break
         finally:
             self._shut_down()
@@ -75,11 +70,11 @@ class LocalEngine:
 
     def _start_runs(self) -> bool:
         """Give idle workers a run. Return whether any worker is busy."""
-        if not self.grace.has_begun:
+        if not self.is_stopping:
             for worker in self.pool:
                 if worker.run is None and (run := self.planner.next()) is not None:
                     worker.start(run)
-                    self.view.started(worker.slot.number, run)
+                    self.view.started(worker.number, run)
         return any(worker.run for worker in self.pool)
 
     def _receive(self, worker: "Worker") -> None:
@@ -95,16 +90,16 @@ class LocalEngine:
             return
         if kind == "epoch":
             epoch, best = content
-            self.view.epoch(worker.slot.number, run, epoch, best)
+            self.view.epoch(worker.number, run, epoch, best)
             worker.send(self._decide(run, epoch.epoch, best))
         else:
             worker.run = None
             if content[0] != State.WAITING:
                 self.planner.run_ended(run)
-            self.view.ended(worker.slot.number, self.store.run(run.id))
+            self.view.ended(worker.number, self.store.run(run.id))
 
-    def _decide(self, run: "RunRow", epoch: int, best: float) -> Decision:
-        if self.grace.has_begun:
+    def _decide(self, run: RunRow, epoch: int, best: float) -> Decision:
+        if self.is_stopping:
             return Decision.STOP
         should_prune = self.planner.should_prune(run, epoch, best)
         return Decision.PRUNE if should_prune else Decision.CONTINUE
@@ -113,15 +108,16 @@ class LocalEngine:
         """Replace a dead worker, and retry its run at most `retries` times."""
         reason = worker.join()
         worker.connection.close()
-        if self.grace.has_begun:  # the signal that stops us may have reached the worker too
+        if self.is_stopping:  # the signal that stops us may have reached the worker too
             self.pool.remove(worker)
             if worker.run is not None:
                 self.store.release_run(worker.run.id)
             return
-        self.pool[self.pool.index(worker)] = Worker(worker.slot, self.store.url, self.home)
-        if (run := worker.run) is not None:
-            message = worker_died(self.planner, self.home, run, reason)
-            self.view.lost(worker.slot.number, message)
+        replacement = Worker(worker.number, worker.gpus, self.store.url, self.home)
+        self.pool[self.pool.index(worker)] = replacement
+        if worker.run is not None:
+            message = worker_died(self.planner, self.home, worker.run, reason)
+            self.view.lost(worker.number, message)
 
     def _shut_down(self) -> None:
         for worker in self.pool:
@@ -134,19 +130,19 @@ class LocalEngine:
 class Worker:
     """The launcher's side of a worker process. It executes at most one run at a time."""
 
-    def __init__(self, slot: Slot, url: str, home: Path) -> None:
-        self.slot = slot
+    def __init__(self, number: int, gpus: Gpus, url: str, home: Path) -> None:
+        self.number, self.gpus = number, gpus
         self.run: RunRow | None = None
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["ressmooth.engines.runner"])  # loads torch once for all
         self.connection, theirs = context.Pipe()
         self.process: ForkServerProcess = context.Process(
-            target=work, args=(os.getpid(), theirs, slot.gpus, url, home), daemon=True
+            target=work, args=(os.getpid(), theirs, gpus, url, home), daemon=True
         )
         _start(self.process)
         theirs.close()
 
-    def start(self, run: "RunRow") -> None:
+    def start(self, run: RunRow) -> None:
         self.run = run
         self.send(run.id)
 
@@ -178,16 +174,13 @@ def _start(process: ForkServerProcess) -> None:
     )
 
 
-def work(
-    launcher: int, connection: Connection, gpus: tuple[str, ...], url: str, home: Path
-) -> None:
+def work(launcher: int, connection: Connection, gpus: Gpus, url: str, home: Path) -> None:
     """Execute the runs whose ids arrive over the connection. Runs in the worker process."""
     die_with(launcher)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: train on the CPU
     from ressmooth.engines.runner import execute
-    from ressmooth.store import Store
 
     def ask(message: object) -> Any:
         """Send a message and return the answer. Exit if the launcher is gone."""
@@ -197,9 +190,8 @@ def work(
         except (EOFError, OSError):
             raise SystemExit from None
 
-    def report(epoch: Any, best: float) -> Decision:
-        decision: Decision = ask(("epoch", epoch, best))
-        return decision
+    def report(epoch: Any, best: float) -> Any:
+        return ask(("epoch", epoch, best))
 
     try:
         store = Store(url)

@@ -1,10 +1,9 @@
 """Describe what a study would do, for `--dry-run`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from rich.table import Table
 
@@ -16,11 +15,10 @@ from ressmooth.spec import StudySpec
 from ressmooth.store import Store, check_same_spec, default_url
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """The plan of an arm, or of the confirmations."""
 
-    name: str
+    arm: str
     configurations: str
     trials: int
     runs: int
@@ -33,11 +31,10 @@ def plan(spec: StudySpec, engine: Engine, home: Path) -> str:
     if spec.confirming:
         rows.append(_confirmation(spec))
     trials, runs, epochs = (sum(getattr(r, k) for r in rows) for k in ("trials", "runs", "epochs"))
-    table = Table(title=f"{spec.name}: {spec.search.sampler} search, nothing created")
-    for column in ("arm", "configurations", "trials", "runs", "epochs"):
-        table.add_column(column)
+    title = f"{spec.name}: {spec.search.sampler} search, nothing created"
+    table = Table(*Row._fields, title=title)
     for row in rows:
-        table.add_row(row.name, row.configurations, str(row.trials), str(row.runs), str(row.epochs))
+        table.add_row(*map(str, row))
     table.add_row("all", "", str(trials), str(runs), str(epochs), style="bold")
     with _existing_store(home) as store:
         done = _runs_done(spec, store) if store else 0
@@ -53,18 +50,12 @@ def plan(spec: StudySpec, engine: Engine, home: Path) -> str:
     )
 
 
-@contextmanager
-def _existing_store(home: Path) -> Iterator[Store | None]:
+def _existing_store(home: Path) -> AbstractContextManager[Store | None]:
     """Open the Store if there is one. A dry run must not create it."""
     try:
-        store = Store(default_url(home))
+        return closing(Store(default_url(home)))
     except RessmoothError:
-        yield None
-        return
-    try:
-        yield store
-    finally:
-        store.close()
+        return nullcontext()
 
 
 def _runs_done(spec: StudySpec, store: Store) -> int:

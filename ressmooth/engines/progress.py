@@ -2,23 +2,20 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from ressmooth.config import Epoch
 from ressmooth.formatting import duration, last_line, printable, run_name, settings
 from ressmooth.search.planner import Planner
-from ressmooth.store import State
-
-if TYPE_CHECKING:
-    from ressmooth.config import Epoch
-    from ressmooth.store import RunRow
+from ressmooth.store import RunRow, State, TrialRow
 
 PRINT_SECONDS = 30.0  # between two lines about the same worker, without a terminal
 
@@ -60,7 +57,7 @@ class View:
     def _is_live(self) -> bool:
         return self.console.is_terminal and not self.quiet
 
-    def started(self, worker: int, run: "RunRow") -> None:
+    def started(self, worker: int, run: RunRow) -> None:
         trial = self.planner.trials[run.trial_id]
         while worker >= len(self.workers):  # a cluster may grow
             self.workers.append(WorkerStatus())
@@ -71,14 +68,14 @@ class View:
             printed_at=time.monotonic(),
         )
 
-    def epoch(self, worker: int, run: "RunRow", epoch: "Epoch", best: float) -> None:
+    def epoch(self, worker: int, run: RunRow, epoch: Epoch, best: float) -> None:
         status = self.workers[worker]
         status.epoch, status.best = epoch.epoch, best
         if not self._is_live and time.monotonic() - status.printed_at > PRINT_SECONDS:
             status.printed_at = time.monotonic()
             self.print(f"{status.text}: epoch {status.epoch}/{status.epochs}, best {best:.2f} %")
 
-    def ended(self, worker: int, run: "RunRow") -> None:
+    def ended(self, worker: int, run: RunRow) -> None:
         text = self._clear(worker)
         outcome = str(run.state)
         if run.state == State.FAILED:
@@ -109,10 +106,7 @@ class View:
     def _header(self) -> Table:
         progress = self.planner.progress()
         done = progress.epochs_done + sum(status.epoch for status in self.workers)
-        header = Table.grid(padding=(0, 1), expand=True)
-        for _ in range(3):
-            header.add_column()
-        header.columns[1].ratio = 1
+        header = Table.grid("", Column(ratio=1), "", padding=(0, 1), expand=True)
         header.add_row(
             f"[bold]{self.planner.spec.name}[/] {progress.runs_done}/{progress.runs_known} runs",
             ProgressBar(total=max(1, progress.epochs_known), completed=done),
@@ -137,24 +131,19 @@ class View:
         return table
 
     def _best_table(self) -> RenderableType:
-        best: dict[tuple[str, str], Any] = {}  # by arm and condition
+        best: dict[tuple[str, str], TrialRow] = {}  # by arm and condition
         for trial in list(self.planner.trials.values()):
-            key = trial.arm, str(trial.condition)
-            if trial.confirms is not None or trial.value is None:
-                continue
-            if trial.value > best.get(key, (-1.0,))[0]:
-                best[key] = (trial.value, trial.params)
+            if trial.confirms is None and trial.value is not None:
+                key = trial.arm, str(trial.condition)
+                best[key] = max(best.get(key, trial), trial, key=lambda t: t.value or 0.0)
         table = _table("best so far", "", "")
-        for (arm, _), (value, params) in best.items():
-            table.add_row(arm, f"{value:.2f} %", settings(params))
+        for trial in best.values():
+            table.add_row(trial.arm, f"{trial.value:.2f} %", settings(trial.params))
         return table if best else Text()
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name in columns:
-        table.add_column(name)
-    return table
+    return Table(*columns, box=None, padding=(0, 1), header_style="dim")
 
 
 class EpochBar:
@@ -188,7 +177,7 @@ class EpochBar:
         self.done = done
         self.progress.reset(self.task, total=self.epochs, completed=done, metrics="training")
 
-    def advance(self, epoch: "Epoch") -> None:
+    def advance(self, epoch: Epoch) -> None:
         self.done = epoch.epoch
         metrics = _format_metrics(epoch)
         self.progress.update(self.task, completed=epoch.epoch, metrics=metrics)
@@ -202,7 +191,7 @@ class EpochBar:
             )
 
 
-def _format_metrics(epoch: "Epoch") -> str:
+def _format_metrics(epoch: Epoch) -> str:
     text = f"train {epoch.train_loss:.4f} {epoch.train_acc:.2f} %"
     if epoch.val_loss is not None:
         text += f"  val {epoch.val_loss:.4f} {epoch.val_acc:.2f} %"

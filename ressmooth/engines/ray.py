@@ -23,29 +23,28 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from ressmooth import paths
-from ressmooth.engines import Decision, GracePeriod, worker_died
+from ressmooth.engines import Decision, Stoppable, worker_died
 from ressmooth.engines.ray_cluster import RayCluster
 from ressmooth.errors import ConfigError, RessmoothError
 from ressmooth.formatting import count
+from ressmooth.spec import Resources
+from ressmooth.store import RunRow, State, Store
 
 if TYPE_CHECKING:
     from ressmooth.engines.progress import View
     from ressmooth.engines.runner import Recorded
     from ressmooth.search.planner import Planner
-    from ressmooth.spec import Resources
-    from ressmooth.store import RunRow, State, Store
 
 REFRESH = 10.0  # seconds between two questions about the cluster's nodes
 
 
-class RayEngine:
+class RayEngine(Stoppable):
     """Runs a planner on a Ray cluster. Tune calls the methods that its parts forward to."""
 
-    def __init__(self, resources: "Resources", workers: int | None, url: str) -> None:
+    def __init__(self, resources: Resources, workers: int | None, url: str) -> None:
         self.cluster = RayCluster(resources, workers, url)
         self.worker = Worker
         self.running: dict[str, tuple[int, RunRow]] = {}  # Ray's trial id -> row in the view, run
-        self.grace = GracePeriod()
         self.refreshed = time.monotonic()
 
     def __str__(self) -> str:
@@ -58,9 +57,6 @@ class RayEngine:
     @property
     def idle_gpus(self) -> float:
         return self.cluster.idle_gpus
-
-    def stop(self) -> None:
-        self.grace.begin()
 
     def run(self, planner: "Planner", home: Path, view: "View", tick: Callable[[], None]) -> None:
         self.planner, self.home, self.view, self.tick = planner, home, view, tick
@@ -82,9 +78,9 @@ class RayEngine:
 
     def _tuner(self, scratch: str) -> tune.Tuner:
         worker = tune.with_parameters(self.worker, url=self.store.url, home=self.home)
-        per_run = {"cpu": self.cluster.cpus_per_run, "gpu": self.cluster.gpus_per_run}
+        per_run = self.cluster.resources
         return tune.Tuner(
-            tune.with_resources(worker, per_run),
+            tune.with_resources(worker, {"cpu": per_run.cpus_per_run, "gpu": per_run.gpus_per_run}),
             tune_config=tune.TuneConfig(
                 search_alg=_PlannerSearcher(self),
                 scheduler=_PlannerScheduler(self),
@@ -104,7 +100,7 @@ class RayEngine:
     def next(self, trial: str) -> Any:
         """Return the run that Ray executes as `trial`, None to wait, or FINISHED."""
         is_full = len(self.running) >= self.workers
-        run = None if is_full or self.grace.has_begun else self.planner.next()
+        run = None if is_full or self.is_stopping else self.planner.next()
         if run is None:
             return None if self.running else Searcher.FINISHED
         paths.make_directory(paths.run_directory(self.home, run.uid))
@@ -118,7 +114,7 @@ class RayEngine:
         """Decide about a run after a recorded epoch."""
         row, run = self.running[trial]
         self.view.epoch(row, run, epoch, best)
-        if self.grace.has_begun:
+        if self.is_stopping:
             return Decision.STOP
         if self.planner.should_prune(run, epoch.epoch, best):
             self.planner.prune(run, best)
@@ -142,7 +138,7 @@ class RayEngine:
     def lost(self, trial: str, reason: str) -> None:
         """Handle a run whose worker or node died."""
         row, run = self.running.pop(trial)
-        if self.grace.has_begun:  # the signal that stops us may have reached the worker too
+        if self.is_stopping:  # the signal that stops us may have reached the worker too
             self.store.release_run(run.id)
         else:
             self.view.lost(row, worker_died(self.planner, self.home, run, reason))
@@ -150,7 +146,7 @@ class RayEngine:
     def on_step(self) -> None:
         """Called between two of Tune's events."""
         self.tick()
-        if self.grace.is_over:
+        if self.grace_is_over:
             raise _LeaveTune
         if time.monotonic() - self.refreshed > REFRESH:
             self.refreshed = time.monotonic()
@@ -191,7 +187,6 @@ class Worker(tune.Trainable):
 
     def _begin(self) -> "Recorded":
         from ressmooth.engines.runner import epochs
-        from ressmooth.store import Store
 
         directory = paths.run_directory(self.home, self.uid)
         if not directory.is_dir():  # the launcher has created it

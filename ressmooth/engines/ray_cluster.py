@@ -5,16 +5,14 @@ import math
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
 from ressmooth.engines.placement import capacity, concurrency, slots, visible_gpus
 from ressmooth.errors import ClusterUnreachable, ConfigError
 from ressmooth.formatting import count
-
-if TYPE_CHECKING:
-    from ressmooth.spec import Resources
+from ressmooth.spec import Resources
 
 ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # we have our own view
@@ -32,9 +30,8 @@ MAX_SILENT = 3  # refreshes without an answer; after a minute Ray ends the launc
 class RayCluster:
     """The nodes at RAY_ADDRESS, or a Ray started on this machine."""
 
-    def __init__(self, resources: "Resources", workers: int | None, url: str) -> None:
-        self.cpus_per_run, self.gpus_per_run = resources.cpus_per_run, resources.gpus_per_run
-        self.wanted, self.url = workers, url
+    def __init__(self, resources: Resources, workers: int | None, url: str) -> None:
+        self.resources, self.wanted, self.url = resources, workers, url
         self.capacity = self.silent = 0
         self.address = os.environ.get("RAY_ADDRESS") or "local"
         if self.address.startswith("ray://"):
@@ -43,9 +40,8 @@ class RayCluster:
                 "start it there and give auto or HOST:6379"
             )
         if self.is_local:  # started when there is something to train
-            here = slots(workers, gpus_per_run=self.gpus_per_run, cpus_per_run=self.cpus_per_run)
-            self.workers = len(here)
-            self.idle_gpus: float = 0 if self.gpus_per_run else len(visible_gpus())
+            self.workers = len(slots(workers, resources))
+            self.idle_gpus: float = 0 if resources.gpus_per_run else len(visible_gpus())
             self.description = "in a Ray of this machine's own"
             return
         self._check_reachable(self.address)
@@ -66,7 +62,7 @@ class RayCluster:
         options: dict[str, Any] = {}
         if self.is_local:
             cores = len(os.sched_getaffinity(0))
-            needed = math.ceil(self.workers * self.cpus_per_run)
+            needed = math.ceil(self.workers * self.resources.cpus_per_run)
             options = {"num_cpus": max(cores, needed), "include_dashboard": False}
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
@@ -92,10 +88,9 @@ class RayCluster:
         self._check_database(nodes)
         cpus = [node["Resources"].get("CPU", 0.0) for node in nodes]
         gpus = [node["Resources"].get("GPU", 0.0) for node in nodes]
-        per_run = {"cpus_per_run": self.cpus_per_run, "gpus_per_run": self.gpus_per_run}
-        self.capacity = sum(capacity(*node, **per_run) for node in zip(cpus, gpus, strict=True))
+        self.capacity = sum(capacity(*has, self.resources) for has in zip(cpus, gpus, strict=True))
         self.workers = concurrency(self.wanted, self.capacity)
-        self.idle_gpus = 0 if self.gpus_per_run else sum(gpus)
+        self.idle_gpus = 0 if self.resources.gpus_per_run else sum(gpus)
         parts = count(len(nodes), "Ray node"), count(sum(cpus), "CPU"), count(sum(gpus), "GPU")
         self.description = "on {} with {} and {}".format(*parts)
         return self.capacity

@@ -48,8 +48,7 @@ def execute(store: Store, run_id: int, home: Path, report: Report) -> State:
         while True:
             recorded = steps.send(report(*recorded))
     except StopIteration as end:
-        state: State = end.value
-        return state
+        return State(end.value)
 
 
 def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Decision, State]:

@@ -1,38 +1,49 @@
+import os
+
 import pytest
 
 from ressmooth.engines.placement import capacity, concurrency, slots, visible_gpus
 from ressmooth.errors import ConfigError
+from ressmooth.spec import Resources
 
 
-def gpus_of_slots(**options):
-    return [slot.gpus for slot in slots(None, **{"cpus_per_run": 1, "cpus": 8, **options})]
+@pytest.fixture
+def gpus_of_slots(monkeypatch):
+    """Return a function that returns the GPUs of each worker on a machine with 8 cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+
+    def make(gpus, workers=None, **resources):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(gpus))
+        return slots(workers, Resources(**resources))
+
+    return make
 
 
-def test_without_gpus_there_are_as_many_workers_as_cores():
+def test_without_gpus_there_are_as_many_workers_as_cores(gpus_of_slots):
     assert len(gpus_of_slots(gpus_per_run=0, gpus=["0"])) == 8
     assert len(gpus_of_slots(gpus_per_run=0, gpus=[], cpus_per_run=3)) == 2
     assert len(gpus_of_slots(gpus_per_run=0, gpus=[], cpus_per_run=16)) == 1
 
 
-def test_with_a_fraction_workers_share_gpus_once_each_gpu_has_one():
+def test_with_a_fraction_workers_share_gpus_once_each_gpu_has_one(gpus_of_slots):
     assert gpus_of_slots(gpus_per_run=0.5, gpus=["0", "1"]) == [("0",), ("1",), ("0",), ("1",)]
     assert len(gpus_of_slots(gpus_per_run=0.3, gpus=["0"])) == 3
 
 
-def test_whole_gpus_are_never_shared():
+def test_whole_gpus_are_never_shared(gpus_of_slots):
     assert gpus_of_slots(gpus_per_run=1, gpus=["a", "b"]) == [("a",), ("b",)]
     assert gpus_of_slots(gpus_per_run=2, gpus=["0", "1", "2", "3", "4"]) == [("0", "1"), ("2", "3")]
 
 
-def test_a_missing_gpu_is_an_error_that_names_the_setting():
+def test_a_missing_gpu_is_an_error_that_names_the_setting(gpus_of_slots):
     with pytest.raises(ConfigError, match="resources.gpus_per_run=0"):
         gpus_of_slots(gpus_per_run=0.25, gpus=[])
 
 
-def test_more_workers_than_the_gpus_have_capacity_for_are_refused():
+def test_more_workers_than_the_gpus_have_capacity_for_are_refused(gpus_of_slots):
     with pytest.raises(ConfigError, match="room for 2"):
-        slots(3, gpus_per_run=0.5, cpus_per_run=1, gpus=["0"], cpus=8)
-    assert len(slots(2, gpus_per_run=0.25, cpus_per_run=1, gpus=["0"], cpus=8)) == 2
+        gpus_of_slots(workers=3, gpus_per_run=0.5, gpus=["0"])
+    assert len(gpus_of_slots(workers=2, gpus_per_run=0.25, gpus=["0"])) == 2
 
 
 def test_only_gpus_visible_to_this_process_count(monkeypatch):
@@ -58,7 +69,8 @@ def test_only_gpus_visible_to_this_process_count(monkeypatch):
 def test_a_nodes_capacity_is_limited_by_its_cpus_and_its_gpus(
     cpus, gpus, cpus_per_run, gpus_per_run, expected
 ):
-    assert capacity(cpus, gpus, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run) == expected
+    resources = Resources(cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run)
+    assert capacity(cpus, gpus, resources) == expected
 
 
 @pytest.mark.parametrize(
