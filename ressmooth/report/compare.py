@@ -14,7 +14,6 @@ from ressmooth.report.paper import method_of, problem, published_for
 from ressmooth.report.stats import Difference, Sample, difference
 from ressmooth.store import PublishedFigure, State, Store, StudyRow, TrialRow, Winner
 
-COLUMNS = {"max": "max_acc", "mean": "mean_acc", "test": "test_acc"}  # of a run, by statistic
 # Settings that an arm should share with its reference. The second group applies to arms with the
 # same optimizer.
 SHARED = ("augmentation", "output", "reduction", "epochs", "batch_size", "schedule", "precision")
@@ -59,12 +58,8 @@ class ArmResult:
     label: str  # the arm's name, preceded by the study's if there are several
 
     @property
-    def statistics(self) -> list[str]:
-        return list(self.samples)
-
-    @property
     def selecting_sample(self) -> Sample:
-        return self.samples[self.statistics[0]]
+        return next(iter(self.samples.values()))
 
     @property
     def searched(self) -> dict[str, Any]:
@@ -78,10 +73,10 @@ class Line:
 
     arm: ArmResult
     sample: Sample
-    reference: ArmResult | None  # the SGD arm that it is compared with
-    difference: Difference | None
     published: PublishedFigure | None
-    paper_difference: float | None  # between the paper's figures for the arm and for SGD
+    reference: ArmResult | None = None  # the SGD arm that it is compared with
+    difference: Difference | None = None
+    paper_difference: float | None = None  # between the paper's figures for the arm and for SGD
 
     @property
     def paper(self) -> float | None:
@@ -173,7 +168,7 @@ def samples(trial: TrialRow, objective: str) -> dict[str, Sample]:
         names = ["test"]  # validation accuracy has selected the epoch
     complete = [run for run in trial.runs if run.state == State.COMPLETE]
     found = {
-        name: {run.seed: v for run in complete if (v := getattr(run, COLUMNS[name])) is not None}
+        name: {run.seed: v for run in complete if (v := getattr(run, f"{name}_acc")) is not None}
         for name in names
     }
     return {name: Sample(by_seed) for name, by_seed in found.items() if by_seed}
@@ -189,16 +184,13 @@ def compare_studies(store: Store, studies: Iterable[StudyRow]) -> list[Compariso
 
 
 def compare_arms(store: Store, arms: Sequence[ArmResult]) -> list[Comparison]:
-    return compare(arms, store.published_figures(problem(arm.condition) for arm in arms))
-
-
-def compare(arms: Sequence[ArmResult], published: Sequence[PublishedFigure]) -> list[Comparison]:
     """Return one comparison per condition and statistic. Arms of several studies may share one."""
+    published = store.published_figures(problem(arm.condition) for arm in arms)
     if len({arm.study for arm in arms}) > 1:
         arms = [replace(arm, label=f"{arm.study}: {arm.name}") for arm in arms]
     groups: dict[tuple[str, str], list[ArmResult]] = {}
     for arm in arms:
-        for statistic in arm.statistics:
+        for statistic in arm.samples:
             groups.setdefault((repr(sorted(arm.condition.items())), statistic), []).append(arm)
     return [_comparison(group, statistic, published) for (_, statistic), group in groups.items()]
 
@@ -212,12 +204,12 @@ def _comparison(
     for arm, reference in zip(arms, references, strict=True):
         sample, figure = arm.samples[statistic], published_for(arm, statistic, published)
         if reference is None:
-            lines.append(Line(arm, sample, None, None, figure, None))
+            lines.append(Line(arm, sample, figure))
             continue
         tested = difference(sample, reference.samples[statistic], tests)
         sgd = published_for(reference, statistic, published)
         gain = None if figure is None or sgd is None else figure.value - sgd.value
-        lines.append(Line(arm, sample, reference, tested, figure, gain))
+        lines.append(Line(arm, sample, figure, reference, tested, gain))
     return Comparison(arms[0].condition, statistic, lines, tests)
 
 
@@ -267,7 +259,7 @@ def nearest(comparison: Comparison) -> list[list[tuple[Line, float]]]:
 
 def by_selecting_statistic(comparisons: Iterable[Comparison]) -> list[Comparison]:
     """Return the comparisons by the statistic that selected the configurations."""
-    return [each for each in comparisons if each.lines[0].arm.statistics[0] == each.statistic]
+    return [each for each in comparisons if next(iter(each.lines[0].arm.samples)) == each.statistic]
 
 
 def filter_comparisons(
@@ -298,8 +290,6 @@ def _check_known(option: str, values: Sequence[Any], known: Sequence[Any]) -> No
 
 
 def _filter_arms(table: Comparison, names: Sequence[str]) -> Comparison:
-    if not names:
-        return table
-    kept = [line for line in table.lines if line.arm.name in names]
+    kept = [line for line in table.lines if not names or line.arm.name in names]
     shown = [line.arm for line in kept] + [line.reference for line in kept]
     return replace(table, lines=[line for line in table.lines if line.arm in shown])

@@ -7,7 +7,7 @@ from typing import Any
 
 from ressmooth.formatting import duration
 from ressmooth.report.compare import ArmResult, conditions
-from ressmooth.report.verdicts import condition_text
+from ressmooth.report.verdicts import condition_text, decimal
 from ressmooth.store import EpochRow, TrialRow
 
 HEAD = ("arm", "condition", "runs", "epochs", "time", "s per epoch", "ratio to SGD")
@@ -36,7 +36,7 @@ class Cost:
             f"{self.epochs:,}",
             duration(self.seconds),
             "–" if self.seconds_per_epoch is None else f"{self.seconds_per_epoch:.3g}",
-            "–" if self.ratio is None else f"{self.ratio:.2f}",
+            decimal(self.ratio),
         ]
 
 

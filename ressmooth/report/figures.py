@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import optuna
+from matplotlib.axes import Axes
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from ressmooth.report.compare import ArmResult, Comparison, conditions, samples
@@ -18,9 +19,6 @@ from ressmooth.report.style import INK, Draw, colour, dash, legend, marker
 from ressmooth.report.verdicts import condition_text
 from ressmooth.spec.schema import StudySpec
 from ressmooth.store import EpochRow, TrialRow
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ZOOM = 20.0  # points of accuracy that a learning curve shows
 CURVES = {  # column of an epoch -> label
@@ -50,22 +48,18 @@ def accuracy_by_width(
     comparison: Comparison, trials: Sequence[TrialRow], numbers: Numbers
 ) -> Panel | None:
     """Draw accuracy against b, with SGD as a line. Return None if no arm has several widths."""
-    by_arm = {
-        arm: [
-            trial
-            for trial in complete_trials(trials, arm)
-            if "b" in trial.params and trial.condition == comparison.condition
-        ]
-        for arm in dict.fromkeys(trial.arm for trial in trials)
-    }
-    by_arm = {arm: t for arm, t in by_arm.items() if len({x.params["b"] for x in t}) > 1}
+    by_arm = {}
+    for arm in dict.fromkeys(trial.arm for trial in trials):
+        tried = [t for t in complete_trials(trials, arm) if t.condition == comparison.condition]
+        if len({trial.params.get("b") for trial in tried}) > 1:
+            by_arm[arm] = tried
     if not by_arm:
         return None
     condition, statistic = condition_text(comparison.condition), comparison.statistic
     widths = [trial.params["b"] for tried in by_arm.values() for trial in tried]
     step = (max(widths) - min(widths)) / 80
 
-    def draw(axes: "Axes") -> None:
+    def draw(axes: Axes) -> None:
         for position, (arm, tried) in enumerate(by_arm.items()):
             _draw_widths(axes, numbers[arm], arm, tried, statistic, offset=position * step)
         for line in comparison.lines:
@@ -83,7 +77,7 @@ def accuracy_by_width(
 
 
 def _draw_widths(
-    axes: "Axes", number: int, arm: str, trials: Sequence[TrialRow], statistic: str, offset: float
+    axes: Axes, number: int, arm: str, trials: Sequence[TrialRow], statistic: str, offset: float
 ) -> None:
     """Draw one point per configuration. Offsets keep the bars of different arms apart."""
     in_order = sorted(trials, key=lambda trial: float(trial.params["b"]))
@@ -101,9 +95,7 @@ def _draw_widths(
     )
 
 
-def _draw_reference(
-    axes: "Axes", arm: ArmResult, trials: Sequence[TrialRow], statistic: str
-) -> None:
+def _draw_reference(axes: Axes, arm: ArmResult, trials: Sequence[TrialRow], statistic: str) -> None:
     """Draw SGD's selected trial, with the seeds of the search like the points."""
     selected = next(
         trial
@@ -123,7 +115,7 @@ def learning_curves(
     """Draw the selected configurations: means over seeds, with bands of one standard deviation."""
 
     def panel(column: str, label: str) -> Panel:
-        def draw(axes: "Axes") -> None:
+        def draw(axes: Axes) -> None:
             for arm in arms:
                 runs = [curves[run] for run in arm.runs]
                 _draw_band(axes, numbers[arm.name], arm.name, runs, column)
@@ -144,7 +136,7 @@ def learning_curves(
 
 
 def _draw_band(
-    axes: "Axes", number: int, label: str, curves: Iterable[Sequence[EpochRow]], column: str
+    axes: Axes, number: int, label: str, curves: Iterable[Sequence[EpochRow]], column: str
 ) -> None:
     by_epoch: dict[int, list[float]] = defaultdict(list)
     for curve in curves:
@@ -170,8 +162,7 @@ def search_panels(spec: StudySpec, trials: Sequence[TrialRow]) -> list[Panel]:
         complete = [t for t in complete_trials(trials, arm) if t.condition == condition]
         space = varied_parameters(spec, arm, complete)
         title = arm if len(trained) == 1 else f"{arm}, {condition_text(condition)}"
-        values_differ = len({trial.value for trial in complete}) > 1
-        if len(space) > 1 and len(complete) > 3 and values_differ:
+        if len(space) > 1 and len(complete) > 3 and len({t.value for t in complete}) > 1:
             panels.append(_importances(title, complete, space))
         if space:
             panels.append(_parallel_coordinates(title, complete, space))
@@ -183,12 +174,9 @@ def _importances(title: str, trials: Sequence[TrialRow], space: Space) -> Panel:
     study = optuna_study(trials, space)
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
 
-    def draw(axes: "Axes") -> None:
-        names = list(reversed(found))
-        bars = axes.barh(names, [found[name] for name in names], color=colour(0))
-        axes.bar_label(bars, fmt="%.2f", padding=3, color=INK)
+    def draw(axes: Axes) -> None:
+        _draw_bars(axes, found, "%.2f", height=0.8)
         axes.set(xlabel="share of the variance (fANOVA)", xlim=(0, 1.12), title=title)
-        axes.grid(axis="y", visible=False)
 
     caption = f"{title}: importance of each parameter for the accuracy, over {len(trials)} trials."
     return Panel(f"importances-{_slug(title)}", caption, draw)
@@ -199,7 +187,7 @@ def _parallel_coordinates(title: str, trials: Sequence[TrialRow], space: Space) 
     columns = [_Column(name, [t.params[name] for t in trials], d) for name, d in space.items()]
     columns.append(_Column("accuracy", accuracies, None))
 
-    def draw(axes: "Axes") -> None:
+    def draw(axes: Axes) -> None:
         best = max(accuracies)
         for number in np.argsort(accuracies):  # the best on top
             heights = [column.heights[number] for column in columns]
@@ -251,9 +239,11 @@ def cost_panels(costs: Sequence[Cost]) -> list[Panel]:
     seconds: dict[str, float] = defaultdict(float)
     for cost in costs:
         seconds[cost.arm] += cost.seconds
+    if not any(seconds.values()):
+        return []
     unit, size = next(((u, s) for u, s in UNITS if max(seconds.values()) >= s), UNITS[-1])
 
-    def draw_total(axes: "Axes") -> None:
+    def draw_total(axes: Axes) -> None:
         _draw_bars(axes, {arm: total / size for arm, total in seconds.items()})
         axes.set(xlabel=f"{unit} of training", title="time spent")
 
@@ -265,7 +255,7 @@ def cost_panels(costs: Sequence[Cost]) -> list[Panel]:
 
 
 def _epoch_costs(condition: str, costs: Sequence[Cost]) -> Panel:
-    def draw(axes: "Axes") -> None:
+    def draw(axes: Axes) -> None:
         _draw_bars(axes, {c.arm: c.seconds_per_epoch for c in costs if c.seconds_per_epoch})
         axes.set(xlabel="seconds per epoch (median)", title=condition)
 
@@ -273,10 +263,12 @@ def _epoch_costs(condition: str, costs: Sequence[Cost]) -> Panel:
     return Panel(f"cost-epoch-{_slug(condition)}", caption, draw)
 
 
-def _draw_bars(axes: "Axes", values: dict[str, float]) -> None:
+def _draw_bars(
+    axes: Axes, values: dict[str, float], form: str = "%.3g", height: float = 0.6
+) -> None:
     names = list(reversed(values))
-    bars = axes.barh(names, [values[name] for name in names], color=colour(0), height=0.6)
-    axes.bar_label(bars, fmt="%.3g", padding=3, color=INK)
+    bars = axes.barh(names, [values[name] for name in names], color=colour(0), height=height)
+    axes.bar_label(bars, fmt=form, padding=3, color=INK)
     axes.margins(x=0.18)
     axes.grid(axis="y", visible=False)
 
@@ -288,24 +280,21 @@ def _slug(text: str) -> str:
 def sigmoids() -> list[Draw]:
     """Draw kappa = s / (1 + exp(-alpha d~)) for several alpha and for several s."""
 
-    def by_alpha(axes: "Axes") -> None:
-        _draw_sigmoids(axes, [(1.0, alpha, f"α = {alpha:g}") for alpha in ALPHAS])
-        axes.set_title("local: steepness α, at s = 1")
+    def draw(axes: Axes, title: str, curves: Sequence[tuple[float, float, str]]) -> None:
+        residual = np.linspace(-4, 4, 201)
+        for number, (scale, alpha, label) in enumerate(curves):
+            kappa = scale / (1 + np.exp(-alpha * residual))
+            axes.plot(residual, kappa, color=colour(number), label=label)
+        axes.set(xlabel="normalised residual d̃", ylabel="diffusivity κ", ylim=(-0.03, 1.03))
+        axes.set_title(title)
+        axes.legend(loc="upper left")
 
-    def by_scale(axes: "Axes") -> None:
-        _draw_sigmoids(axes, [(scale, 1.0, f"s = {scale:g}") for scale in SCALES])
-        axes.set_title("global: scale s, at α = 1")
-
-    return [by_alpha, by_scale]
-
-
-def _draw_sigmoids(axes: "Axes", curves: Sequence[tuple[float, float, str]]) -> None:
-    residual = np.linspace(-4, 4, 201)
-    for number, (scale, alpha, label) in enumerate(curves):
-        kappa = scale / (1 + np.exp(-alpha * residual))
-        axes.plot(residual, kappa, color=colour(number), label=label)
-    axes.set(xlabel="normalised residual d̃", ylabel="diffusivity κ", ylim=(-0.03, 1.03))
-    axes.legend(loc="upper left")
+    by_alpha = [(1.0, alpha, f"α = {alpha:g}") for alpha in ALPHAS]
+    by_scale = [(scale, 1.0, f"s = {scale:g}") for scale in SCALES]
+    return [
+        lambda axes: draw(axes, "local: steepness α, at s = 1", by_alpha),
+        lambda axes: draw(axes, "global: scale s, at α = 1", by_scale),
+    ]
 
 
 def annealings(laplace: Sequence[float] = WIDTHS, logistic: Sequence[float] = WIDTHS) -> list[Draw]:
@@ -314,7 +303,7 @@ def annealings(laplace: Sequence[float] = WIDTHS, logistic: Sequence[float] = WI
 
     from ressmooth.smoothing import Laplace, Logistic
 
-    def draw(axes: "Axes", kind: type[Laplace] | type[Logistic], widths: Sequence[float]) -> None:
+    def draw(axes: Axes, kind: type[Laplace] | type[Logistic], widths: Sequence[float]) -> None:
         progress = torch.linspace(0, 1, 501, dtype=torch.float64)
         for number, b in enumerate(widths):
             axes.plot(progress, kind(MU, b)(progress), color=colour(number), label=f"b = {b:g}")

@@ -1,48 +1,27 @@
 """Write a study's report: a self-contained HTML page, the same in Markdown, and its figures."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import count
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from ressmooth import __version__, formatting
-from ressmooth.formatting import duration, settings
+from ressmooth import __version__
+from ressmooth.formatting import count, duration, settings
 from ressmooth.report import cost, figures, paper, style, tables, verdicts
-from ressmooth.report.compare import (
-    ArmResult,
-    Comparison,
-    arm_results,
-    by_selecting_statistic,
-    compare,
-    conditions,
-)
+from ressmooth.report.compare import arm_results, by_selecting_statistic, compare_arms, conditions
 from ressmooth.report.figures import Panel
-from ressmooth.report.paper_tables import PaperTable, PaperTables
+from ressmooth.report.paper_tables import PaperTables
 from ressmooth.report.tables import Sheet
 from ressmooth.spec import read_stored
-from ressmooth.store import EpochRow, PublishedFigure, Store, StudyRow, TrialRow
+from ressmooth.store import Store, StudyRow
 
 MAX_WIDTHS = 6  # curves in a picture of the annealing
 MAX_NAME = 60  # characters of a panel's name that its file name keeps
 PAGES = {"page.html": "index.html", "page.md": "report.md"}  # template -> file
 
-
-@dataclass(frozen=True)
-class Section:
-    title: str
-    text: str
-    panels: list[Panel]
-
-
-@dataclass(frozen=True)
-class DrawnPanel:
-    name: str  # of its file
-    caption: str
-    svg: str
+Section = tuple[str, str, list[Panel]]  # title, text, panels
 
 
 class Report:
@@ -50,23 +29,20 @@ class Report:
 
     def __init__(self, store: Store, study: StudyRow) -> None:
         self.study, self.spec = study, read_stored(study.spec)
-        self.trials: list[TrialRow] = store.trials(study.id)
-        self.arms: list[ArmResult] = arm_results(study, store.winners(study.id))
-        trained = [paper.problem(trial.condition) for trial in self.trials]
-        self.published: list[PublishedFigure] = store.published_figures(trained)
-        self.comparisons: list[Comparison] = compare(self.arms, self.published)
-        shown = [run for arm in self.arms for run in arm.runs]
-        self.curves: dict[int, list[EpochRow]] = {run: store.curve(run) for run in shown}
-
-    @cached_property
-    def has_paper(self) -> bool:
-        return any(table.has_paper for table in self.comparisons)
+        self.trials = store.trials(study.id)
+        self.arms = arm_results(study, store.winners(study.id))
+        self.comparisons = compare_arms(store, self.arms)
+        self.has_paper = any(table.has_paper for table in self.comparisons)
+        published = store.published_figures(paper.problem(trial.condition) for trial in self.trials)
+        self.paper_tables = PaperTables(published, self.arms, self.trials).tables()
+        self.curves = {run: store.curve(run) for arm in self.arms for run in arm.runs}
+        self.costs = cost.costs(self.trials, self.arms, self.curves)
+        self._numbers = {arm: number for number, arm in enumerate(self.spec.arms)}
 
     @property
     def verdicts(self) -> list[str]:
         """Verdicts by the statistic that selects. The other statistics are in the tables."""
-        found = verdicts.verdict_sentences(by_selecting_statistic(self.comparisons))
-        if found:
+        if found := verdicts.verdict_sentences(by_selecting_statistic(self.comparisons)):
             return found
         missing = "other" if any(arm.method == "sgd" for arm in self.arms) else "SGD"
         return [f"Nothing was compared with SGD: no {missing} arm is complete."]
@@ -75,17 +51,9 @@ class Report:
     def notes(self) -> list[str]:
         return verdicts.notes(self.comparisons, against_paper=self.has_paper)
 
-    @cached_property
-    def paper_tables(self) -> list[PaperTable]:
-        return PaperTables(self.published, self.arms, self.trials).tables()
-
     @property
-    def sheets(self) -> list[Sheet]:
+    def sheets(self) -> Iterator[Sheet]:
         return tables.sheets(self.comparisons, against_paper=self.has_paper)
-
-    @cached_property
-    def costs(self) -> list[cost.Cost]:
-        return cost.costs(self.trials, self.arms, self.curves)
 
     @property
     def cost_sheet(self) -> Sheet:
@@ -103,10 +71,7 @@ class Report:
                 str(run.id),
                 str(run.seed),
                 run.state,
-                *(
-                    "–" if accuracy is None else f"{accuracy:.2f}"
-                    for accuracy in (run.max_acc, run.mean_acc, run.test_acc)
-                ),
+                *map(verdicts.decimal, (run.max_acc, run.mean_acc, run.test_acc)),
                 (run.weights_sha256 or "–")[:12],
             ]
             for trial in self.trials
@@ -121,9 +86,7 @@ class Report:
         states = Counter(run.state for run in runs)
         seconds = sum(run.seconds or 0.0 for run in runs)
         devices = dict.fromkeys(
-            f"{run.device}, {formatting.count(run.threads or 0, 'thread')}"
-            for run in runs
-            if run.device
+            f"{run.device}, {count(run.threads or 0, 'thread')}" for run in runs if run.device
         )
         commits = sorted({run.git_commit for run in runs if run.git_commit})
         versions = dict.fromkeys(
@@ -131,9 +94,9 @@ class Report:
         )
         fresh = f", {self.spec.confirm} fresh ones for confirmation" if self.spec.confirm else ""
         lines = [
-            ", ".join(f"{formatting.count(n, 'run')} {state}" for state, n in states.items()),
+            ", ".join(f"{count(n, 'run')} {state}" for state, n in states.items()),
             f"{duration(seconds)} of training on {'; '.join(devices) or 'no device yet'}",
-            f"{formatting.count(self.spec.seeds, 'seed')} per trial{fresh}",
+            f"{count(self.spec.seeds, 'seed')} per trial{fresh}",
             ", ".join(versions),
             f"commit {', '.join(commits)}" if commits else "",
             f"started {self.study.created_at:%Y-%m-%d %H:%M} UTC, study {self.study.uid}",
@@ -141,32 +104,34 @@ class Report:
         ]
         return [line for line in lines if line]
 
-    def sections(self) -> Iterator[Section]:
+    @property
+    def sections(self) -> list[Section]:
         widths = [
-            panel
+            figures.accuracy_by_width(table, self.trials, self._numbers)
             for table in self.comparisons
-            if (panel := figures.accuracy_by_width(table, self.trials, self._numbers))
         ]
-        if widths:
-            text = "Every configuration of the search, compared with SGD."
-            yield Section("Accuracy against the width b", text, widths)
-        curves = self._learning_curves()
-        if curves:
-            yield Section("Learning curves", "The selected configuration of each arm.", curves)
-        search = figures.search_panels(self.spec, self.trials)
-        if search:
-            text = (
+        sections: list[Section] = [
+            (
+                "Accuracy against the width b",
+                "Every configuration of the search, compared with SGD.",
+                list(filter(None, widths)),
+            ),
+            ("Learning curves", "The selected configuration of each arm.", self._learning_curves()),
+            (
+                "The search",
                 "Importances need at least two parameters that vary and four complete trials with "
-                "different accuracies."
-            )
-            yield Section("The search", text, search)
-        if any(each.seconds for each in self.costs):
-            text = (
+                "different accuracies.",
+                figures.search_panels(self.spec, self.trials),
+            ),
+            (
+                "Time and cost",
                 "Wall-clock time, which includes the effect of other load on the machine. The "
-                "paper reports 1.67 times SGD's time for ResNet56 and 1.25 times for DenseNet."
-            )
-            yield Section("Time and cost", text, figures.cost_panels(self.costs))
-        yield Section("The method", "The curves that the arms' parameters control.", self._method())
+                "paper reports 1.67 times SGD's time for ResNet56 and 1.25 times for DenseNet.",
+                figures.cost_panels(self.costs),
+            ),
+            ("The method", "The curves that the arms' parameters control.", self._method()),
+        ]
+        return [section for section in sections if section[-1]]
 
     def _learning_curves(self) -> list[Panel]:
         panels = []
@@ -175,10 +140,6 @@ class Report:
             text = verdicts.condition_text(condition)
             panels += figures.learning_curves(arms, self.curves, text, self._numbers)
         return panels
-
-    @cached_property
-    def _numbers(self) -> figures.Numbers:
-        return {arm: number for number, arm in enumerate(self.spec.arms)}
 
     def _method(self) -> list[Panel]:
         residual = "Diffusivity against the normalised residual for several"
@@ -203,10 +164,10 @@ class Report:
 def write(report: Report, directory: Path) -> None:
     """Write index.html, report.md, figures/*.png, comparison.csv and comparison.json."""
     (directory / "figures").mkdir(parents=True, exist_ok=True)
-    numbers = count(1)
+    numbers = itertools.count(1)
     sections = [
-        (section, [_draw(panel, next(numbers), directory) for panel in section.panels])
-        for section in report.sections()
+        (title, text, [_draw(panel, next(numbers), directory) for panel in panels])
+        for title, text, panels in report.sections
     ]
     environment = Environment(
         loader=PackageLoader("ressmooth.report", "."),
@@ -223,8 +184,10 @@ def write(report: Report, directory: Path) -> None:
     (directory / "comparison.json").write_text(tables.as_json(report.comparisons) + "\n")
 
 
-def _draw(panel: Panel, number: int, directory: Path) -> DrawnPanel:
+def _draw(panel: Panel, number: int, directory: Path) -> dict[str, str]:
+    """Save a panel as PNG. Return what the pages show of it."""
     name = f"{number:02d}-{panel.name[:MAX_NAME]}"  # the number keeps cut names apart
     figure = style.picture(panel.draw)
     style.save(figure, directory / "figures" / f"{name}.png")
-    return DrawnPanel(name, panel.caption, style.inline_svg(figure, name))
+    svg = style.inline_svg(figure, name)
+    return {"name": name, "caption": panel.caption, "svg": svg}

@@ -30,18 +30,13 @@ class PaperTable:
     rows: list[tuple[str, list[Cell]]]
 
 
+@dataclass(frozen=True)
 class PaperTables:
     """Fills the paper's tables with what a study has trained."""
 
-    def __init__(
-        self,
-        published: Sequence[PublishedFigure],
-        arms: Sequence[ArmResult],
-        trials: Sequence[TrialRow],
-    ) -> None:
-        self.published, self.arms = published, arms
-        self.trials = [t for t in trials if t.state == State.COMPLETE and t.confirms is None]
-        self.conditions = conditions(trials)
+    published: Sequence[PublishedFigure]
+    arms: Sequence[ArmResult]
+    trials: Sequence[TrialRow]
 
     def tables(self) -> list[PaperTable]:
         """Return the tables of the paper that have published figures for the study."""
@@ -52,7 +47,7 @@ class PaperTables:
 
     def _table(self, name: str, published: Sequence[PublishedFigure]) -> PaperTable:
         rows = []
-        for condition in self.conditions:
+        for condition in conditions(self.trials):
             figures = [figure for figure in published if figure.problem == problem(condition)]
             for statistic in dict.fromkeys(figure.statistic for figure in figures):
                 values = {_column(f): f.value for f in figures if f.statistic == statistic}
@@ -93,7 +88,9 @@ class PaperTables:
         matching = [
             trial
             for trial in self.trials
-            if trial.condition == condition
+            if trial.state == State.COMPLETE
+            and trial.confirms is None
+            and trial.condition == condition
             and (method_of(trial.runs[0].config), trial.runs[0].config["weight_decay"]) == column
         ]
         best = max(matching, key=lambda trial: trial.value or 0.0, default=None)

@@ -93,10 +93,7 @@ def difference(ours: Sample, reference: Sample, comparisons: int = 1) -> Differe
 
 
 def seeds_to_decide(effect: float, freedom_per_seed: float, level: float) -> int:
-    """Return the seeds per arm that detect a difference of `effect` standard deviations.
-
-    The result is at most MAX_SEEDS.
-    """
+    """Return the seeds per arm that detect `effect` standard deviations, at most MAX_SEEDS."""
 
     def power(n: int) -> float:
         freedom = freedom_per_seed * (n - 1)

@@ -3,13 +3,11 @@
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Okabe and Ito's palette without black and yellow, which would vanish on one of the backgrounds
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -32,7 +30,7 @@ RC: Any = {
     "ytick.color": INK,
 }
 
-Draw = Callable[["Axes"], None]
+Draw = Callable[[Axes], None]
 
 
 def picture(*panels: Draw) -> Figure:
@@ -46,7 +44,7 @@ def picture(*panels: Draw) -> Figure:
     return figure
 
 
-def legend(axes: "Axes") -> None:
+def legend(axes: Axes) -> None:
     """Put the legend below the panel, where it covers nothing."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ressmooth.formatting import duration, last_line, settings
 from ressmooth.report.compare import ArmResult, Comparison, Line
 from ressmooth.report.verdicts import (
     condition_text,
+    decimal,
     interval_text,
     mean_and_sd,
     notes,
@@ -48,13 +49,11 @@ class Sheet:
     best: int | None = None  # row to highlight
 
 
-def sheets(comparisons: Iterable[Comparison], *, against_paper: bool) -> list[Sheet]:
-    found = []
+def sheets(comparisons: Iterable[Comparison], *, against_paper: bool) -> Iterator[Sheet]:
     for comparison in comparisons:
-        found.append(comparison_sheet(comparison))
+        yield comparison_sheet(comparison)
         if against_paper and comparison.has_paper:
-            found.append(paper_sheet(comparison))
-    return found
+            yield paper_sheet(comparison)
 
 
 def comparison_sheet(comparison: Comparison) -> Sheet:
@@ -87,7 +86,7 @@ def paper_sheet(comparison: Comparison) -> Sheet:
         [
             line.arm.label,
             mean_and_sd(line.sample),
-            "–" if line.paper is None else f"{line.paper:.2f}",
+            decimal(line.paper),
             signed(line.from_paper),
             signed(line.difference.mean if line.difference else None),
             signed(line.paper_difference),
@@ -223,9 +222,7 @@ def _record(line: Line, comparison: Comparison) -> dict[str, Any]:
 
 def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[ArmResult]]]) -> str:
     """Return a table with one row per study."""
-    table = Table()
-    for column in ("study", "dataset", "model", "runs", "best arm", "since", "held by"):
-        table.add_column(column)
+    table = Table("study", "dataset", "model", "runs", "best arm", "since", "held by")
     for study, trials, arms in studies:
         best = max(arms, key=lambda arm: arm.selecting_sample.mean, default=None)
         states = Counter(run.state for trial in trials for run in trial.runs)
@@ -244,11 +241,9 @@ def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[ArmR
 
 def details(study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[Comparison]) -> str:
     """Return every trial and run of a study, then the comparison."""
-    table = Table(title=study.name)
-    for column in ("arm", "configuration", "value", "run", "seed", "epochs", "state", "max"):
-        table.add_column(column, overflow="fold")
-    for column in ("mean", "time"):
-        table.add_column(column)
+    folded = ("arm", "configuration", "value", "run", "seed", "epochs", "state", "max")
+    columns = [Column(name, overflow="fold") for name in folded]
+    table = Table(*columns, "mean", "time", title=study.name)
     for trial in trials:
         for cells in _run_rows(trial):
             table.add_row(*cells)
