@@ -1,7 +1,7 @@
 """Decide which run is next, and what follows from a run's end. Both engines share this.
 
 Trials become rows before anything is trained, so a launcher that dies leaves nothing behind that
-the next one does not find.
+the next one does not find. What a trial needs next is one pure function of its row: `next_step`.
 """
 
 from collections import deque
@@ -16,13 +16,33 @@ from ressmooth.spec import FRESH_SEED, StudySpec
 from ressmooth.store import Attempt, RunRow, State, Store, TrialRow
 
 
-def missing_configs(trial: TrialRow, spec: StudySpec) -> list[dict[str, Any]]:
-    """Return the configurations of the seeds that a trial still needs when its runs have ended."""
+@dataclass(frozen=True)
+class AddRuns:
+    """The trial needs more seeds: one run per config."""
+
+    configs: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The trial has all its results."""
+
+    state: State
+    value: float | None
+
+
+def next_step(trial: TrialRow, spec: StudySpec) -> AddRuns | Finish | None:
+    """Return what a trial needs next, or None while it trains or if it is finished."""
+    if any(not run.state.is_terminal for run in trial.runs):
+        return None
     is_confirmation = trial.confirms is not None
-    if not is_confirmation and any(run.state != State.COMPLETE for run in trial.runs):
-        return []
-    missing = set(seeds_of(spec, is_confirmation)) - {run.seed for run in trial.runs}
-    return [{**trial.runs[0].config, "seed": seed} for seed in sorted(missing)]
+    if is_confirmation or all(run.state == State.COMPLETE for run in trial.runs):
+        missing = set(seeds_of(spec, is_confirmation)) - {run.seed for run in trial.runs}
+        if missing:
+            return AddRuns([{**trial.runs[0].config, "seed": seed} for seed in sorted(missing)])
+    if trial.state.is_terminal:
+        return None
+    return Finish(*aggregate(trial, spec.search.objective))
 
 
 def seeds_of(spec: StudySpec, is_confirmation: bool) -> range:
@@ -116,15 +136,12 @@ class Planner:
     def progress(self) -> Progress:
         # a copy, because the live view calls this from its own thread
         runs = [run for trial in list(self.trials.values()) for run in trial.runs]
-        known = max(len(runs), self._planned_runs())
+        searched = sum(map(self.spec.planned_trials, self.spec.branches)) * self.spec.seeds
+        known = max(len(runs), searched + len(self.spec.confirming) * self.spec.confirm)
         epochs = [run.config["epochs"] for run in runs]
         done = [run.config["epochs"] for run in runs if run.state.is_terminal]
         to_come = (known - len(runs)) * fmean(epochs) if epochs else 0
         return Progress(len(done), known, sum(done), round(sum(epochs) + to_come))
-
-    def _planned_runs(self) -> int:
-        searched = sum(map(self.spec.planned_trials, self.spec.branches)) * self.spec.seeds
-        return searched + len(self.spec.confirming) * self.spec.confirm
 
     def _add(self, proposal: Proposal) -> None:
         """Record a proposed trial. A pruner sees its first seed before the others are added."""
@@ -168,23 +185,24 @@ class Planner:
             self._track(trial)
 
     def _track(self, trial: TrialRow) -> None:
-        self.trials[trial.id] = trial
-        self.waiting.extend(run for run in trial.runs if not run.state.is_terminal)
+        self._enqueue(trial)
         self._advance(trial)  # of a trial recorded by an earlier launch
 
+    def _enqueue(self, trial: TrialRow) -> None:
+        self.trials[trial.id] = trial
+        self.waiting.extend(run for run in trial.runs if not run.state.is_terminal)
+
     def _advance(self, trial: TrialRow) -> None:
-        """Add missing seeds to a trial whose runs have ended, or else record its result."""
-        if any(not run.state.is_terminal for run in trial.runs):
-            return
-        if configs := missing_configs(trial, self.spec):
-            self.store.add_runs(trial.id, configs)
-            self._track(self.store.trial(trial.id))
-        elif not trial.state.is_terminal:
-            state, value = aggregate(trial, self.spec.search.objective)
-            self.store.finish_trial(trial.id, state, value)
-            self.trials[trial.id] = replace(trial, state=state, value=value)
-            if trial.confirms is None:
-                self.sampler.tell(trial.branch, trial.number_in_branch, state, value)
+        """Carry out a trial's next step."""
+        match next_step(trial, self.spec):
+            case AddRuns(configs):
+                self.store.add_runs(trial.id, configs)
+                self._enqueue(self.store.trial(trial.id))
+            case Finish(state, value):
+                self.store.finish_trial(trial.id, state, value)
+                self.trials[trial.id] = replace(trial, state=state, value=value)
+                if trial.confirms is None:
+                    self.sampler.tell(trial.branch, trial.number_in_branch, state, value)
 
     def _past(self, trial: TrialRow) -> PastTrial:
         """Return a recorded trial with the best accuracies so far, which the pruner saw."""

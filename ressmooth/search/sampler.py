@@ -75,9 +75,7 @@ class Sampler:
         branch = min(open_branches, key=lambda branch: self.asked[branch.key])
         key, number = branch.key, self.asked[branch.key]
         self.asked[key] += 1
-        if key not in self.searches:
-            return Proposal(branch, number, dict(branch.cell), {})
-        sampled, sampler_state = self.searches[key].ask(number)
+        sampled, sampler_state = self.searches[key].ask(number) if branch.space else ({}, {})
         return Proposal(branch, number, {**branch.cell, **sampled}, sampler_state)
 
     def should_prune(self, branch: str, number: int, epoch: int, accuracy: float) -> bool:

@@ -1,10 +1,13 @@
 """The order of runs and the results of trials, without training anything."""
 
+from types import SimpleNamespace
+
 import pytest
 from helpers import records, specs
 
 from ressmooth.errors import StaleAttempt
-from ressmooth.search.planner import Planner
+from ressmooth.search.planner import AddRuns, Finish, Planner, next_step
+from ressmooth.store import State
 
 ENVIRONMENT = {"host": "h", "device": "cpu", "threads": 1, "versions": {}, "git_commit": None}
 ARMS = {"sgd": {"method": "mse"}, "laplace": {"b": {"grid": [0.1, 0.3]}}}
@@ -247,3 +250,38 @@ def test_a_run_that_the_launcher_prunes_keeps_its_best_and_its_time(open_study, 
     assert (pruned.state, pruned.max_acc, pruned.seconds) == ("pruned", 71.0, 3.0)
     with pytest.raises(StaleAttempt):  # its worker reports too late
         store.record_epoch(attempt, records.epoch(3), None)
+
+
+def trial_with(runs, *, state=State.RUNNING, confirms=None):
+    """A trial whose runs are {seed: state}; a complete run has the accuracy 80 + seed."""
+    rows = [
+        SimpleNamespace(
+            seed=seed, state=run_state, max_acc=80.0 + seed % 100, mean_acc=70.0, config={"b": 0.5}
+        )
+        for seed, run_state in runs.items()
+    ]
+    return SimpleNamespace(runs=rows, state=state, confirms=confirms)
+
+
+DONE, PRUNED, FAILED = State.COMPLETE, State.PRUNED, State.FAILED
+FRESH = 10_000
+
+
+@pytest.mark.parametrize(
+    ("trial", "step"),
+    [
+        (trial_with({0: State.RUNNING}), None),
+        (trial_with({0: DONE, 1: State.WAITING}), None),
+        (trial_with({0: DONE}), AddRuns([{"b": 0.5, "seed": 1}, {"b": 0.5, "seed": 2}])),
+        (trial_with({0: DONE}, state=DONE), AddRuns([{"b": 0.5, "seed": s} for s in (1, 2)])),
+        (trial_with({0: PRUNED}), Finish(PRUNED, None)),
+        (trial_with({0: DONE, 1: FAILED}), Finish(FAILED, None)),
+        (trial_with({0: DONE, 1: DONE, 2: DONE}), Finish(DONE, 81.0)),
+        (trial_with({0: DONE, 1: DONE, 2: DONE}, state=DONE), None),
+        (trial_with({0: PRUNED}, state=PRUNED), None),
+        (trial_with({FRESH: FAILED}, confirms=7), AddRuns([{"b": 0.5, "seed": FRESH + 1}])),
+        (trial_with({FRESH: FAILED, FRESH + 1: DONE}, confirms=7), Finish(FAILED, None)),
+    ],
+)
+def test_the_next_step_follows_from_a_trials_row(trial, step):
+    assert next_step(trial, specs.study(ARMS, seeds=3, confirm=2)) == step
