@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from ressmooth.formatting import duration
 from ressmooth.report.compare import ArmResult, conditions
@@ -42,21 +41,16 @@ class Cost:
 
 def costs(trials: Sequence[TrialRow], arms: Sequence[ArmResult], curves: Curves) -> list[Cost]:
     return [
-        _cost(name, condition, trials, arms, curves)
+        _cost([t for t in trials if (t.arm, t.condition) == (name, condition)], arms, curves)
         for condition in conditions(trials)
         for name in dict.fromkeys(t.arm for t in trials if t.condition == condition)
     ]
 
 
-def _cost(
-    name: str,
-    condition: dict[str, Any],
-    trials: Sequence[TrialRow],
-    arms: Sequence[ArmResult],
-    curves: Curves,
-) -> Cost:
-    own_trials = [t for t in trials if t.arm == name and t.condition == condition]
-    runs = [run for trial in own_trials for run in trial.runs]
+def _cost(trials: Sequence[TrialRow], arms: Sequence[ArmResult], curves: Curves) -> Cost:
+    """Return the cost of the arm and condition that the trials share."""
+    name, condition = trials[0].arm, trials[0].condition
+    runs = [run for trial in trials for run in trial.runs]
     compared = [arm for arm in arms if arm.condition == condition]
     own = _seconds_per_epoch([arm for arm in compared if arm.name == name], curves)
     sgd = _seconds_per_epoch([arm for arm in compared if arm.method == "sgd"], curves)

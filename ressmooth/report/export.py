@@ -2,18 +2,13 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from ressmooth.search.sampler import distribution
@@ -26,6 +21,8 @@ OPTUNA_STATES = {
     State.FAILED: TrialState.FAIL,
 }
 LOG_RATIO = 100.0  # a grid that spans at least this ratio gets a logarithmic axis
+
+Space = dict[str, BaseDistribution]
 
 
 def write_epochs(store: Store, study: StudyRow, form: str, out: TextIO) -> None:
@@ -70,29 +67,26 @@ def write_optuna(store: Store, study: StudyRow, path: Path) -> None:
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
     for arm in spec.arms:
         space = distributions(spec, arm)
-        exported = optuna.create_study(
-            study_name=f"{study.name} {arm}", direction="maximize", storage=storage
-        )
+        name = f"{study.name} {arm}"
+        exported = optuna.create_study(study_name=name, direction="maximize", storage=storage)
         for trial in trials:
             if trial.arm == arm:
                 exported.add_trial(_optuna_trial(trial, space, store.curve(trial.runs[0].id)))
     storage.engine.dispose()
 
 
-def optuna_study(trials: Sequence[TrialRow], space: Mapping[str, BaseDistribution]) -> optuna.Study:
+def optuna_study(trials: Sequence[TrialRow], space: Space) -> optuna.Study:
     """Return complete trials of one arm as an Optuna study with the parameters of `space`."""
     study = optuna.create_study(direction="maximize")
     study.add_trials([_optuna_trial(trial, space) for trial in trials])
     return study
 
 
-def _optuna_trial(
-    trial: TrialRow, space: Mapping[str, BaseDistribution], curve: Sequence[EpochRow] = ()
-) -> FrozenTrial:
+def _optuna_trial(trial: TrialRow, space: Space, curve: Sequence[EpochRow] = ()) -> FrozenTrial:
     return optuna.trial.create_trial(
         state=OPTUNA_STATES[trial.state],
         params={name: trial.params[name] for name in space},
-        distributions=dict(space),
+        distributions=space,
         value=trial.value,
         intermediate_values={e.epoch: e.val_acc for e in curve if e.val_acc is not None},
         user_attrs={"trial": trial.id},
@@ -101,16 +95,10 @@ def _optuna_trial(
 
 def complete_trials(trials: Sequence[TrialRow], arm: str) -> list[TrialRow]:
     """Return the complete trials of an arm's search, without confirmations."""
-    return [
-        trial
-        for trial in trials
-        if trial.arm == arm and trial.state == State.COMPLETE and trial.confirms is None
-    ]
+    return [t for t in trials if t.arm == arm and t.state == State.COMPLETE and t.confirms is None]
 
 
-def varied_parameters(
-    spec: StudySpec, arm: str, trials: Sequence[TrialRow]
-) -> dict[str, BaseDistribution]:
+def varied_parameters(spec: StudySpec, arm: str, trials: Sequence[TrialRow]) -> Space:
     """Return the parameters in which these trials of an arm differ, in the order of the file."""
     return {
         name: axis
@@ -119,21 +107,22 @@ def varied_parameters(
     }
 
 
-def distributions(spec: StudySpec, arm: str) -> dict[str, BaseDistribution]:
+def distributions(spec: StudySpec, arm: str) -> Space:
     """Return an arm's search space, grids included, in the order of the file."""
     grids = {**spec.grid, **spec.arms[arm].grid}
-    space = spec.arms[arm].space
     return {
         **{name: _grid_distribution(values) for name, values in grids.items()},
-        **{name: distribution(name, search) for name, search in space.items()},
+        **{name: distribution(name, search) for name, search in spec.arms[arm].space.items()},
     }
 
 
 def _grid_distribution(values: list[Any]) -> BaseDistribution:
     """Return the range of a grid of numbers, or the choices of any other grid."""
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        return CategoricalDistribution(values)
+        return optuna.distributions.CategoricalDistribution(values)
     low, high = min(values), max(values)
     if all(isinstance(v, int) for v in values):
-        return IntDistribution(low, high)
-    return FloatDistribution(low, high, log=low > 0 and high / low >= LOG_RATIO)
+        return optuna.distributions.IntDistribution(low, high)
+    return optuna.distributions.FloatDistribution(
+        low, high, log=low > 0 and high / low >= LOG_RATIO
+    )

@@ -14,7 +14,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from ressmooth.report.compare import ArmResult, Comparison, conditions, samples
 from ressmooth.report.cost import Cost, Curves
-from ressmooth.report.export import complete_trials, optuna_study, varied_parameters
+from ressmooth.report.export import Space, complete_trials, optuna_study, varied_parameters
 from ressmooth.report.style import INK, Draw, colour, dash, legend, marker
 from ressmooth.report.verdicts import condition_text
 from ressmooth.spec.schema import StudySpec
@@ -33,7 +33,6 @@ SCALES = (0.25, 0.5, 0.75, 1.0)
 WIDTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # the paper's b
 MU = 0.75
 
-Space = dict[str, BaseDistribution]
 Numbers = Mapping[str, int]  # arm -> number of its colour, the same in all panels
 
 

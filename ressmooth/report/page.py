@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, select_autoescape
@@ -32,11 +32,14 @@ class Report:
         self.trials = store.trials(study.id)
         self.arms = arm_results(study, store.winners(study.id))
         self.comparisons = compare_arms(store, self.arms)
-        self.has_paper = any(table.has_paper for table in self.comparisons)
+        has_paper = any(table.has_paper for table in self.comparisons)
+        self.notes = verdicts.notes(self.comparisons, against_paper=has_paper)
+        self.sheets = list(tables.sheets(self.comparisons, against_paper=has_paper))
         published = store.published_figures(paper.problem(trial.condition) for trial in self.trials)
         self.paper_tables = PaperTables(published, self.arms, self.trials).tables()
         self.curves = {run: store.curve(run) for arm in self.arms for run in arm.runs}
         self.costs = cost.costs(self.trials, self.arms, self.curves)
+        self.cost_sheet = Sheet("Time and cost per arm", cost.HEAD, [c.row for c in self.costs])
         self._numbers = {arm: number for number, arm in enumerate(self.spec.arms)}
 
     @property
@@ -46,18 +49,6 @@ class Report:
             return found
         missing = "other" if any(arm.method == "sgd" for arm in self.arms) else "SGD"
         return [f"Nothing was compared with SGD: no {missing} arm is complete."]
-
-    @property
-    def notes(self) -> list[str]:
-        return verdicts.notes(self.comparisons, against_paper=self.has_paper)
-
-    @property
-    def sheets(self) -> Iterator[Sheet]:
-        return tables.sheets(self.comparisons, against_paper=self.has_paper)
-
-    @property
-    def cost_sheet(self) -> Sheet:
-        return Sheet("Time and cost per arm", cost.HEAD, [each.row for each in self.costs])
 
     @property
     def runs_sheet(self) -> Sheet:

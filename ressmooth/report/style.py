@@ -14,7 +14,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "os^Dv*"
 DASHES = ("-", "--", "-.", ":")
 INK = "#010203"  # black; replaced by the text colour of an HTML page
-SIZE = (5.0, 3.4)  # inches; readable on a phone
 RC: Any = {
     "axes.edgecolor": INK,
     "axes.grid": True,
@@ -36,8 +35,8 @@ Draw = Callable[[Axes], None]
 def picture(*panels: Draw) -> Figure:
     """Draw the panels side by side."""
     with matplotlib.rc_context(RC):
-        width, height = SIZE
-        figure = Figure(figsize=(width * len(panels), height), layout="constrained")
+        size = (5.0 * len(panels), 3.4)  # inches; readable on a phone
+        figure = Figure(figsize=size, layout="constrained")
         row = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, draw in zip(row, panels, strict=True):
             draw(axes)

@@ -26,17 +26,19 @@ from ressmooth.report.verdicts import (
 from ressmooth.store import StudyRow, TrialRow
 
 WIDTH = 120  # characters of a terminal
-LATEX = {
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "–": "--",
-    "<": "$<$",
-    ">": "$>$",
-}
+LATEX = str.maketrans(
+    {
+        **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "−": "$-$",
+        "–": "--",
+        "<": "$<$",
+        ">": "$>$",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -143,12 +145,12 @@ def latex(comparisons: Sequence[Comparison], *, against_paper: bool) -> str:
 
 def _latex_table(sheet: Sheet) -> str:
     def line(cells: Sequence[str]) -> str:
-        return " & ".join(map(_latex_text, cells)) + r" \\"
+        return " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
 
     return "\n".join(
         [
             r"\begin{table}",
-            rf"\caption{{{_latex_text(sheet.title)}}}",
+            rf"\caption{{{sheet.title.translate(LATEX)}}}",
             rf"\begin{{tabular}}{{ll{'r' * (len(sheet.head) - 2)}}}",
             r"\toprule",
             line(sheet.head),
@@ -159,10 +161,6 @@ def _latex_table(sheet: Sheet) -> str:
             r"\end{table}",
         ]
     )
-
-
-def _latex_text(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)
 
 
 def as_csv(comparisons: Iterable[Comparison]) -> str:
@@ -259,7 +257,7 @@ def details(study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[C
 
 def _run_rows(trial: TrialRow) -> Iterator[list[str]]:
     arm = trial.arm if trial.confirms is None else f"{trial.arm} (fresh seeds)"
-    head = [arm, settings(trial.params), _percent(trial.value)]
+    head = [arm, settings(trial.params), decimal(trial.value, "")]
     for run in trial.runs:
         yield [
             *head,
@@ -267,15 +265,11 @@ def _run_rows(trial: TrialRow) -> Iterator[list[str]]:
             str(run.seed),
             f"{run.last_epoch}/{run.config['epochs']}",
             run.state,
-            _percent(run.max_acc),
-            _percent(run.mean_acc),
+            decimal(run.max_acc, ""),
+            decimal(run.mean_acc, ""),
             duration(run.seconds) if run.seconds is not None else "",
         ]
         head = [""] * len(head)
-
-
-def _percent(accuracy: float | None) -> str:
-    return "" if accuracy is None else f"{accuracy:.2f}"
 
 
 def render_sheet(sheet: Sheet) -> str:

@@ -229,8 +229,8 @@ def mean_and_sd(sample: Sample) -> str:
     return f"{sample.mean:.2f}" + ("" if sample.sd is None else f" ± {sample.sd:.2f}")
 
 
-def decimal(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+def decimal(value: float | None, missing: str = "–") -> str:
+    return missing if value is None else f"{value:.2f}"
 
 
 def signed(points: float | None) -> str:
