@@ -20,13 +20,9 @@ from ressmooth.paths import make_directory
 @with_home
 def list_(home: Path) -> None:
     """List the studies of this home."""
-    from ressmooth.report.compare import arm_results
     from ressmooth.report.tables import overview
 
-    store = open_home(home)
-    studies = store.studies()
-    rows = [(s, store.trials(s.id), arm_results(s, store.winners(s.id))) for s in studies]
-    click.echo(overview(rows))
+    click.echo(overview(open_home(home)))
 
 
 @main.command()
@@ -34,13 +30,10 @@ def list_(home: Path) -> None:
 @with_home
 def show(study: str, home: Path) -> None:
     """Show every trial and run of STUDY, then the comparison."""
-    from ressmooth.report.compare import by_selecting_statistic, compare_studies
     from ressmooth.report.tables import details
 
     store = open_home(home)
-    row = find_study(store, study)
-    compared = by_selecting_statistic(compare_studies(store, [row]))
-    click.echo(details(row, store.trials(row.id), compared))
+    click.echo(details(store, find_study(store, study)))
 
 
 @main.command()

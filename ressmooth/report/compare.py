@@ -240,11 +240,7 @@ def other_differences(arm: ArmResult, reference: ArmResult) -> list[str]:
 
 
 def nearest(comparison: Comparison) -> list[list[tuple[Line, float]]]:
-    """Rank the readings of each method of the paper that has several, the nearest first.
-
-    The distance of a reading is the mean of how far its arm and its SGD are from the paper's
-    figures.
-    """
+    """Rank the readings of each method that has several by their distance from the paper."""
     distances = {line.arm.trial: line.from_paper for line in comparison.lines}
     readings: dict[tuple[str, str], list[tuple[Line, float]]] = {}
     for line in comparison.tested:

@@ -57,11 +57,7 @@ def _epochs(store: Store, study: StudyRow) -> Iterator[dict[str, Any]]:
 
 
 def write_optuna(store: Store, study: StudyRow, path: Path) -> None:
-    """Write an Optuna database with one study per arm.
-
-    It has the arm's finished trials, each with the curve of its first seed. Confirmations are left
-    out.
-    """
+    """Write a study per arm with its finished trials, each with the curve of its first seed."""
     spec = read_stored(study.spec)
     trials = [t for t in store.trials(study.id) if t.state.is_terminal and t.confirms is None]
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}")

@@ -1,7 +1,7 @@
 """Figures of a study, one panel each, drawn from rows of the Store; and pictures of the method."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, stdev
@@ -18,7 +18,7 @@ from ressmooth.report.export import Space, complete_trials, optuna_study, varied
 from ressmooth.report.style import INK, Draw, colour, dash, legend, marker
 from ressmooth.report.verdicts import condition_text
 from ressmooth.spec.schema import StudySpec
-from ressmooth.store import EpochRow, TrialRow
+from ressmooth.store import TrialRow
 
 ZOOM = 20.0  # points of accuracy that a learning curve shows
 CURVES = {  # column of an epoch -> label
@@ -116,8 +116,7 @@ def learning_curves(
     def panel(column: str, label: str) -> Panel:
         def draw(axes: Axes) -> None:
             for arm in arms:
-                runs = [curves[run] for run in arm.runs]
-                _draw_band(axes, numbers[arm.name], arm.name, runs, column)
+                _draw_band(axes, numbers[arm.name], arm, curves, column)
             if column == "val_acc":  # arms differ in the last points
                 low, high = axes.get_ylim()
                 axes.set_ylim(bottom=max(low, high - ZOOM))
@@ -134,23 +133,22 @@ def learning_curves(
     return [panel(column, label) for column, label in CURVES.items()]
 
 
-def _draw_band(
-    axes: Axes, number: int, label: str, curves: Iterable[Sequence[EpochRow]], column: str
-) -> None:
+def _draw_band(axes: Axes, number: int, arm: ArmResult, curves: Curves, column: str) -> None:
     by_epoch: dict[int, list[float]] = defaultdict(list)
-    for curve in curves:
-        for row in curve:
+    for run in arm.runs:
+        for row in curves[run]:
             if (value := getattr(row, column)) is not None:
                 by_epoch[row.epoch].append(value)
     epochs = sorted(by_epoch)
     means = np.array([fmean(by_epoch[epoch]) for epoch in epochs])
     spread = np.array([stdev(v) if len(v := by_epoch[epoch]) > 1 else 0.0 for epoch in epochs])
-    line = axes.plot(epochs, means, color=colour(number), linestyle=dash(number), label=label)[0]
+    shade = colour(number)
+    line = axes.plot(epochs, means, color=shade, linestyle=dash(number), label=arm.name)[0]
     if len(epochs) == 1:  # a line through one point is invisible
         line.set_marker(marker(number))
     if spread.any():
         low, high = means - spread, means + spread
-        axes.fill_between(epochs, low, high, color=colour(number), alpha=0.2, linewidth=0)
+        axes.fill_between(epochs, low, high, color=shade, alpha=0.2, linewidth=0)
 
 
 def search_panels(spec: StudySpec, trials: Sequence[TrialRow]) -> list[Panel]:

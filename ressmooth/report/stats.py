@@ -21,27 +21,13 @@ ROUNDING = 1e-9  # smaller spreads count as zero
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True)
 class Sample:
     """One statistic of a configuration, by seed."""
 
-    by_seed: Mapping[int, float]
-
-    @property
-    def values(self) -> list[float]:
-        return list(self.by_seed.values())
-
-    @property
-    def n(self) -> int:
-        return len(self.by_seed)
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.values)
-
-    @property
-    def sd(self) -> float | None:
-        return _sd(self.values) if self.n > 1 else None
+    def __init__(self, by_seed: Mapping[int, float]) -> None:
+        self.by_seed, self.values = by_seed, list(by_seed.values())
+        self.n, self.mean = len(by_seed), fmean(self.values)
+        self.sd = _sd(self.values) if self.n > 1 else None
 
     @property
     def interval(self) -> Interval | None:

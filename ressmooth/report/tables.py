@@ -12,7 +12,13 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from ressmooth.formatting import duration, last_line, settings
-from ressmooth.report.compare import ArmResult, Comparison, Line
+from ressmooth.report.compare import (
+    Comparison,
+    Line,
+    arm_results,
+    by_selecting_statistic,
+    compare_studies,
+)
 from ressmooth.report.verdicts import (
     condition_text,
     decimal,
@@ -23,7 +29,7 @@ from ressmooth.report.verdicts import (
     signed,
     verdict_sentences,
 )
-from ressmooth.store import StudyRow, TrialRow
+from ressmooth.store import Store, StudyRow, TrialRow
 
 WIDTH = 120  # characters of a terminal
 LATEX = str.maketrans(
@@ -218,12 +224,13 @@ def _record(line: Line, comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[ArmResult]]]) -> str:
+def overview(store: Store) -> str:
     """Return a table with one row per study."""
     table = Table("study", "dataset", "model", "runs", "best arm", "since", "held by")
-    for study, trials, arms in studies:
+    for study in store.studies():
+        arms = arm_results(study, store.winners(study.id))
         best = max(arms, key=lambda arm: arm.selecting_sample.mean, default=None)
-        states = Counter(run.state for trial in trials for run in trial.runs)
+        states = Counter(run.state for trial in store.trials(study.id) for run in trial.runs)
         common = study.spec["settings"]
         table.add_row(
             study.name,
@@ -237,8 +244,9 @@ def overview(studies: Sequence[tuple[StudyRow, Sequence[TrialRow], Sequence[ArmR
     return render_table(table).rstrip()
 
 
-def details(study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[Comparison]) -> str:
+def details(store: Store, study: StudyRow) -> str:
     """Return every trial and run of a study, then the comparison."""
+    trials = store.trials(study.id)
     folded = ("arm", "configuration", "value", "run", "seed", "epochs", "state", "max")
     columns = [Column(name, overflow="fold") for name in folded]
     table = Table(*columns, "mean", "time", title=study.name)
@@ -251,6 +259,7 @@ def details(study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[C
         for run in trial.runs
         if run.error
     ]
+    comparisons = by_selecting_statistic(compare_studies(store, [study]))
     compared = comparison_text(comparisons, against_paper=False)
     return "\n".join([render_table(table).rstrip(), *errors, compared])
 

@@ -19,13 +19,10 @@ from ressmooth.report.paper import deviations
 from ressmooth.report.stats import MAX_SEEDS, MIN_SEEDS, Difference, Interval, Sample
 
 SELECTION = {
-    "paper": (
-        "Validation uses the test set, as in the paper, so selected figures are optimistically "
-        "biased."
-    ),
-    "holdout": (
-        "A tenth of the training set was held out for selection; the test set was not used for it."
-    ),
+    "paper": "Validation uses the test set, as in the paper, so selected figures are "
+    "optimistically biased.",
+    "holdout": "A tenth of the training set was held out for selection; the test set was not used "
+    "for it.",
 }
 STATISTIC = {
     "max": "the best epoch's accuracy",
