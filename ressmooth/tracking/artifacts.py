@@ -5,8 +5,9 @@ import warnings
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ressmooth.config import METRICS
 from ressmooth.formatting import settings
@@ -17,46 +18,29 @@ from ressmooth.spec import StudySpec, read_stored
 from ressmooth.store import EpochRow, RunRow, StudyRow, TrialRow
 from ressmooth.training import metrics
 
-RESULTS = ("max_acc", "mean_acc", "test_acc")
-
-
-class MetricPoint(NamedTuple):
-    """One value of a metric, in the order of the fields of `mlflow.entities.Metric`."""
-
-    name: str
-    value: float
-    timestamp: int  # milliseconds since 1970
-    step: int
+# name, value, milliseconds since 1970, step: the fields of `mlflow.entities.Metric`
+MetricPoint = tuple[str, float, int, int]
 
 
 def epoch_metrics(epochs: Sequence[EpochRow]) -> list[MetricPoint]:
-    return [
-        point
-        for epoch in epochs
-        for point in _points(epoch, METRICS, epoch.recorded_at, epoch.epoch)
-    ]
+    points = (_points(epoch, METRICS, epoch.recorded_at, epoch.epoch) for epoch in epochs)
+    return list(chain.from_iterable(points))
 
 
 def result_metrics(run: RunRow) -> list[MetricPoint]:
-    return _points(run, RESULTS, run.finished_at, run.last_epoch)
+    return _points(run, ("max_acc", "mean_acc", "test_acc"), run.finished_at, run.last_epoch)
 
 
 def _points(row: Any, names: Sequence[str], time: datetime | None, step: int) -> list[MetricPoint]:
-    values = {name: getattr(row, name) for name in names}
-    return [
-        MetricPoint(name, value, milliseconds(time), step)
-        for name, value in values.items()
-        if value is not None
-    ]
+    values = ((name, getattr(row, name)) for name in names)
+    return [(name, value, milliseconds(time), step) for name, value in values if value is not None]
 
 
 def arm_metrics(trials: Sequence[TrialRow], arms: Sequence[ArmResult]) -> list[MetricPoint]:
     """Return the best value of each arm. The step is the number of its complete trials."""
     finished = {trial.id: trial.finished_at for trial in trials}
     return [
-        MetricPoint(
-            f"best/{_label(arm, arms)}", arm.value, milliseconds(finished[arm.trial]), arm.tried
-        )
+        (f"best/{_label(arm, arms)}", arm.value, milliseconds(finished[arm.trial]), arm.tried)
         for arm in arms
     ]
 
@@ -67,16 +51,13 @@ def milliseconds(time: datetime | None) -> int:
 
 
 def _label(arm: ArmResult, arms: Sequence[ArmResult]) -> str:
-    """Return an arm's name and the part of its condition that varies.
-
-    MLflow does not allow "=" in a metric's name.
-    """
-    varying = {
-        key: value
+    """Return an arm's name and the part of its condition that varies."""
+    varying = [
+        f"{key} {value}"  # MLflow does not allow "=" in a metric's name
         for key, value in arm.condition.items()
         if any(other.condition.get(key) != value for other in arms)
-    }
-    return " ".join([arm.name, *(f"{key} {value}" for key, value in varying.items())])
+    ]
+    return " ".join([arm.name, *varying])
 
 
 def identity_tags(trial: TrialRow, run: RunRow) -> dict[str, str]:
@@ -123,23 +104,18 @@ def write_run(directory: Path, run: RunRow, title: str, curve: Sequence[EpochRow
 
 
 def write_study(
-    directory: Path,
-    study: StudyRow,
-    trials: Sequence[TrialRow],
-    comparisons: Sequence[Comparison],
+    directory: Path, study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[Comparison]
 ) -> None:
     """Write study.toml, comparison.md, comparison.csv, and search/ARM.html for searched arms."""
     (directory / "study.toml").write_text(study.file_text)
-    has_paper = any(table.has_paper for table in comparisons)
-    markdown = tables.markdown(comparisons, against_paper=has_paper)
+    markdown = tables.markdown(comparisons, against_paper=any(t.has_paper for t in comparisons))
     (directory / "comparison.md").write_text(f"{markdown}\n")
     (directory / "comparison.csv").write_text(f"{tables.as_csv(comparisons)}\n")
 
     (directory / "search").mkdir()
     spec = read_stored(study.spec)
     for arm in spec.arms:
-        page = search_page(spec, arm, trials)
-        if page is not None:
+        if page := search_page(spec, arm, trials):
             (directory / "search" / f"{arm}.html").write_text(page)
 
 
@@ -159,13 +135,12 @@ def search_page(spec: StudySpec, arm: str, trials: Sequence[TrialRow]) -> str | 
         visualization.plot_slice,
     )
     study = optuna_study(complete, space)
+    parts: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns that importances of few trials are rough
-        figures = [plot(study, target_name="accuracy (%)") for plot in plots]
-    parts = [
-        figure.to_html(full_html=False, include_plotlyjs=number == 0)
-        for number, figure in enumerate(figures)
-    ]
+        for plot in plots:
+            figure = plot(study, target_name="accuracy (%)")
+            parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))
     title = escape(f"{spec.name}: {arm}")
     return (
         f'<!doctype html><html><head><meta charset="utf-8"><title>{title}</title></head>'

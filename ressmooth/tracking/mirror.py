@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,7 +34,6 @@ ENVIRONMENT = {  # defaults, which the user's own values override
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-NOISY_LOGGERS = ("mlflow", "alembic", "urllib3.connectionpool")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # URI schemes without a server
 STATUS = {
     State.WAITING: "SCHEDULED",
@@ -88,8 +88,8 @@ class Mirror:
             os.environ.setdefault(key, value)
         from mlflow import MlflowClient
 
-        for logger in NOISY_LOGGERS:
-            logging.getLogger(logger).setLevel(logging.ERROR)
+        for noisy in ("mlflow", "alembic", "urllib3.connectionpool"):
+            logging.getLogger(noisy).setLevel(logging.ERROR)
         with self._lock():
             return MlflowClient(self.uri)
 
@@ -284,11 +284,11 @@ class Mirror:
 
 def group_by_subject(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
     """Group rows about the same thing: each run's epochs, then its state, and studies last."""
-    groups: dict[tuple[bool, int, int, str], list[OutboxRow]] = {}
-    for row in rows:
-        key = (row.run_id is None, row.study_id, row.run_id or 0, row.kind)
-        groups.setdefault(key, []).append(row)
-    return [groups[key] for key in sorted(groups)]
+
+    def subject(row: OutboxRow) -> tuple[bool, int, int, str]:
+        return row.run_id is None, row.study_id, row.run_id or 0, row.kind
+
+    return [list(group) for _, group in groupby(sorted(rows, key=subject), subject)]
 
 
 def _http_status(error: Exception) -> int | None:
@@ -301,9 +301,7 @@ def _http_status(error: Exception) -> int | None:
         return None
     # MLflow reports some client errors, such as 413, as a 500 with the real code in the message
     found = re.search(r"failed with error code (\d{3})", str(error))
-    if found is None:
-        return int(error.get_http_status_code())  # type: ignore[no-untyped-call]
-    return int(found[1])
+    return int(found[1] if found else error.get_http_status_code())  # type: ignore[no-untyped-call]
 
 
 def _innermost(error: BaseException) -> BaseException:

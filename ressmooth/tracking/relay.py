@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 
 from ressmooth.errors import StorageError, StoreUnreachable, TrackingError
@@ -17,18 +17,11 @@ MAX_BACKOFF_SECONDS = 60.0
 FINAL_TRIES = 2  # after the study has ended
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """The outcome of one batch."""
-
-    sent: int  # outbox rows
-    rejections: list[str]  # the reason for each rejected row
-
-
-def deliver_pending(store: Store, mirror: Mirror, study_id: int | None) -> Delivery:
+def deliver_pending(store: Store, mirror: Mirror, study_id: int | None) -> tuple[int, list[str]]:
     """Deliver the oldest rows of a study, or of all studies, and mark them sent or rejected.
 
-    Raise TrackingError if MLflow does not answer.
+    Return the number of rows sent, and the reason for each rejected row. Raise TrackingError if
+    MLflow does not answer.
     """
     sent: list[int] = []
     rejections: list[str] = []
@@ -46,7 +39,7 @@ def deliver_pending(store: Store, mirror: Mirror, study_id: int | None) -> Deliv
                     rejections.append(reason)
     finally:
         store.mark_sent(sent)
-    return Delivery(len(sent), rejections)
+    return len(sent), rejections
 
 
 def _deliver(store: Store, mirror: Mirror, group: list[OutboxRow]) -> None:
@@ -78,10 +71,8 @@ class Relay(threading.Thread):
         self.join(timeout)
         if self.is_alive() and self.problem is None:
             self.problem = f"MLflow took longer than {timeout:g} s"
-        store = Store(self.url)
-        left = store.count_pending(self.study_id) + self.rejected
-        store.close()
-        return left
+        with closing(Store(self.url)) as store:
+            return store.count_pending(self.study_id) + self.rejected
 
     def run(self) -> None:
         failures = 0
@@ -113,13 +104,13 @@ class Relay(threading.Thread):
     def _deliver(self) -> int:
         """Deliver one batch. Return its number of rows."""
         self.store = self.store or Store(self.url)
-        delivery = deliver_pending(self.store, self.mirror, self.study_id)
-        self.rejected += len(delivery.rejections)
-        if delivery.rejections:
-            self.problem = delivery.rejections[-1]
+        sent, rejections = deliver_pending(self.store, self.mirror, self.study_id)
+        self.rejected += len(rejections)
+        if rejections:
+            self.problem = rejections[-1]
         elif not self.rejected:
             self.problem = None
-        return delivery.sent + len(delivery.rejections)
+        return sent + len(rejections)
 
 
 def sync(store: Store, home: Path, uri: str) -> int:
@@ -128,9 +119,9 @@ def sync(store: Store, home: Path, uri: str) -> int:
     sent = 0
     rejections: list[str] = []
     while store.count_pending(None):
-        delivery = deliver_pending(store, mirror, None)
-        sent += delivery.sent
-        rejections += delivery.rejections
+        batch, rejected = deliver_pending(store, mirror, None)
+        sent += batch
+        rejections += rejected
     if rejections:
         raise TrackingError(
             f"{sent} events delivered; MLflow rejected {len(rejections)}, which will not be sent "
