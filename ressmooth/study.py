@@ -79,7 +79,7 @@ def _engine(name: str, spec: "StudySpec", workers: str, home: Path) -> Engine:
     if "cuda" in devices and not spec.resources.gpus_per_run:
         raise ConfigError("device = 'cuda': set resources.gpus_per_run to 1, or to a fraction")
     number = spec.resources.workers if workers == "auto" else int(workers)
-    engine = _create_engine(name, spec.resources, number, home)
+    engine = _new_engine(name, spec.resources, number, home)
     if engine.idle_gpus and "auto" in devices:
         click.echo(
             f"warning: resources.gpus_per_run = 0 trains on CPUs; {engine.idle_gpus:g} GPUs stay "
@@ -89,7 +89,7 @@ def _engine(name: str, spec: "StudySpec", workers: str, home: Path) -> Engine:
     return engine
 
 
-def _create_engine(name: str, resources: "Resources", workers: int | None, home: Path) -> Engine:
+def _new_engine(name: str, resources: "Resources", workers: int | None, home: Path) -> Engine:
     if name == "local":
         from ressmooth.engines.local import LocalEngine
 

@@ -58,7 +58,7 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
         bar.start(done)
 
     try:
-        with bar:
+        with bar.progress:
             result = single_run.run(
                 config,
                 data=data or home() / "data",

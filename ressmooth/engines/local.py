@@ -49,9 +49,7 @@ class LocalEngine(Stoppable):
     def run(self, planner: "Planner", home: Path, view: "View", tick: Callable[[], None]) -> None:
         self.planner, self.home, self.view = planner, home, view
         self.store = planner.store
-        self.pool = [
-            Worker(number, gpus, self.store.url, home) for number, gpus in enumerate(self.slots)
-        ]
+        self.pool = [Worker(*slot, self.store.url, home) for slot in enumerate(self.slots)]
         try:
             while self._start_runs():
                 ready = wait([worker.connection for worker in self.pool], timeout=TICK)
@@ -90,7 +88,7 @@ class LocalEngine(Stoppable):
             return
         if kind == "epoch":
             epoch, best = content
-            self.view.epoch(worker.number, run, epoch, best)
+            self.view.epoch(worker.number, epoch, best)
             worker.send(self._decide(run, epoch.epoch, best))
         else:
             worker.run = None

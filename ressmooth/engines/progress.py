@@ -37,6 +37,7 @@ class View:
     def __init__(self, planner: Planner, workers: int, *, quiet: bool) -> None:
         self.planner, self.quiet = planner, quiet
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.is_live = self.console.is_terminal and not quiet
         self.workers = [WorkerStatus() for _ in range(workers)]
         self.began = time.monotonic()
         self.epochs_before = planner.progress().epochs_done
@@ -45,17 +46,13 @@ class View:
         )
 
     def __enter__(self) -> Self:
-        if self._is_live:
+        if self.is_live:
             self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_live:
+        if self.is_live:
             self.live.stop()
-
-    @property
-    def _is_live(self) -> bool:
-        return self.console.is_terminal and not self.quiet
 
     def started(self, worker: int, run: RunRow) -> None:
         trial = self.planner.trials[run.trial_id]
@@ -68,10 +65,10 @@ class View:
             printed_at=time.monotonic(),
         )
 
-    def epoch(self, worker: int, run: RunRow, epoch: Epoch, best: float) -> None:
+    def epoch(self, worker: int, epoch: Epoch, best: float) -> None:
         status = self.workers[worker]
         status.epoch, status.best = epoch.epoch, best
-        if not self._is_live and time.monotonic() - status.printed_at > PRINT_SECONDS:
+        if not self.is_live and time.monotonic() - status.printed_at > PRINT_SECONDS:
             status.printed_at = time.monotonic()
             self.print(f"{status.text}: epoch {status.epoch}/{status.epochs}, best {best:.2f} %")
 
@@ -82,7 +79,7 @@ class View:
             outcome = f"failed: {last_line(run.error)}"
         elif run.max_acc is not None:
             outcome += f", max {run.max_acc:.2f} %"
-        if not self._is_live or run.state == State.FAILED:
+        if not self.is_live or run.state == State.FAILED:
             progress = self.planner.progress()
             self.print(f"[{progress.runs_done}/{progress.runs_known}] {text}: {outcome}")
 
@@ -164,13 +161,6 @@ class EpochBar:
             speed_estimate_period=3600,
         )
         self.task = self.progress.add_task("", total=epochs, metrics="preparing")
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
 
     def start(self, done: int) -> None:
         """Begin training after `done` epochs."""

@@ -110,17 +110,16 @@ class RayEngine(Stoppable):
         self.view.started(row, run)
         return {"run": run.id, "uid": run.uid}
 
-    def decide(self, trial: str, epoch: Any, best: float) -> Decision:
-        """Decide about a run after a recorded epoch."""
+    def decide(self, trial: str, epoch: Any, best: float) -> str:
         row, run = self.running[trial]
-        self.view.epoch(row, run, epoch, best)
+        self.view.epoch(row, epoch, best)
         if self.is_stopping:
-            return Decision.STOP
+            return TrialScheduler.STOP
         if self.planner.should_prune(run, epoch.epoch, best):
             self.planner.prune(run, best)
             paths.remove_checkpoints(paths.run_directory(self.home, run.uid))
-            return Decision.PRUNE
-        return Decision.CONTINUE
+            return TrialScheduler.STOP
+        return TrialScheduler.CONTINUE
 
     def ended(self, trial: str, error: Exception | None) -> None:
         """Handle a run that finished, was stopped, or met an error that stops the study."""
@@ -175,10 +174,7 @@ class Worker(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Train and record one epoch. Ray calls this again if the decision is to continue."""
         try:
-            if self.steps is None:
-                epoch, best = self._begin()
-            else:
-                epoch, best = self.steps.send(Decision.CONTINUE)
+            epoch, best = self.steps.send(Decision.CONTINUE) if self.steps else self._begin()
         except StopIteration:
             return {"done": True}
         except RessmoothError as error:
@@ -243,8 +239,7 @@ class _PlannerSearcher(_TunePart, Searcher):
 class _PlannerScheduler(_TunePart, FIFOScheduler):
     @_leave_on_error
     def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
-        decision = self.engine.decide(trial.trial_id, result["epoch"], result["best"])
-        return TrialScheduler.CONTINUE if decision == Decision.CONTINUE else TrialScheduler.STOP
+        return self.engine.decide(trial.trial_id, result["epoch"], result["best"])
 
     @_leave_on_error
     def on_trial_complete(self, controller: Any, trial: Any, result: dict[str, Any]) -> None:
