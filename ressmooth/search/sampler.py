@@ -52,11 +52,7 @@ class Sampler:
         self.spec = spec
         self.branches = {branch.key: branch for branch in spec.branches}
         self.asked = dict.fromkeys(self.branches, 0)  # proposals by branch
-        self.searches = {
-            key: _BranchSearch(spec, branch)
-            for key, branch in self.branches.items()
-            if branch.space
-        }
+        self.searches = {b.key: _BranchSearch(spec, b) for b in spec.branches if b.space}
         for trial, reports in sorted(past, key=lambda pair: pair[0].number_in_branch):
             if trial.branch in self.branches:
                 self.asked[trial.branch] += 1
@@ -84,7 +80,6 @@ class Sampler:
         return search is not None and search.should_prune(number, epoch, accuracy)
 
     def tell(self, branch: str, number: int, state: State, value: float | None) -> None:
-        """Report the result of a trial that has ended."""
         if branch in self.searches:
             self.searches[branch].tell(number, state, value)
 
@@ -144,10 +139,8 @@ def distribution(name: str, search: Range | Choices) -> distributions.BaseDistri
         return distributions.CategoricalDistribution(search.choices)
     if RunConfig.model_fields[name].annotation is int:
         low, high, step = int(search.low), int(search.high), int(search.step or 1)
-        return distributions.IntDistribution(low, high, log=search.log, step=step)
-    return distributions.FloatDistribution(
-        search.low, search.high, log=search.log, step=search.step
-    )
+        return distributions.IntDistribution(low, high, search.log, step)
+    return distributions.FloatDistribution(search.low, search.high, search.log, search.step)
 
 
 def _sampler(name: str, identity: str) -> optuna.samplers.BaseSampler:
