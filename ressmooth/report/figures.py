@@ -153,8 +153,7 @@ def _draw_band(axes: Axes, number: int, arm: ArmResult, curves: Curves, column: 
 
 def search_panels(spec: StudySpec, trials: Sequence[TrialRow]) -> list[Panel]:
     """Draw, per condition and arm, parameter importances and parallel coordinates."""
-    panels = []
-    trained = conditions(trials)
+    panels, trained = [], conditions(trials)
     for condition, arm in product(trained, spec.arms):
         complete = [t for t in complete_trials(trials, arm) if t.condition == condition]
         space = varied_parameters(spec, arm, complete)

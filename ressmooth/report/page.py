@@ -72,7 +72,6 @@ class Report:
 
     @property
     def provenance(self) -> list[str]:
-        """Where, when and with which versions the study was trained."""
         runs = [run for trial in self.trials for run in trial.runs]
         states = Counter(run.state for run in runs)
         seconds = sum(run.seconds or 0.0 for run in runs)
@@ -160,11 +159,9 @@ def write(report: Report, directory: Path) -> None:
         (title, text, [_draw(panel, next(numbers), directory) for panel in panels])
         for title, text, panels in report.sections
     ]
+    loader = PackageLoader("ressmooth.report", ".")
     environment = Environment(
-        loader=PackageLoader("ressmooth.report", "."),
-        autoescape=select_autoescape(["html"]),
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["markdown"] = tables.markdown_table
     for template, name in PAGES.items():

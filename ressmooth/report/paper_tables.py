@@ -61,7 +61,7 @@ class PaperTables:
         self, condition: Mapping[str, Any], statistic: str, values: Mapping[Column, float]
     ) -> list[Cell]:
         fresh = any(arm.is_fresh for arm in self.arms if arm.condition == condition)
-        found = [(*self._ours(column, condition, statistic), values[column]) for column in values]
+        found = [(*self._ours(c, condition, statistic), paper) for c, paper in values.items()]
         best = max((s.mean for s, is_fresh, _ in found if s and is_fresh == fresh), default=None)
         return [
             Cell(
@@ -79,8 +79,7 @@ class PaperTables:
     ) -> tuple[Sample | None, bool]:
         """Return our sample for a cell, and whether its seeds are fresh.
 
-        It is the selected arm's if that has the column's method and weight decay, and otherwise
-        that of the search's best trial.
+        It is the selected arm's if that belongs in the column, or the search's best trial's.
         """
         for arm in self.arms:
             if (arm.method, arm.config["weight_decay"]) == column and arm.condition == condition:

@@ -49,8 +49,6 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of strings."""
-
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -70,7 +68,6 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
     condition = condition_text(comparison.condition)
     title = f"{studies}: {comparison.statistic} accuracy in %, {condition}"
     head = ["arm", "configuration", "trials", "n", comparison.statistic, "95 % interval"]
-    head += ["− SGD", "95 % interval", "p"]
     rows = [
         [
             line.arm.label,
@@ -83,7 +80,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         ]
         for line in comparison.lines
     ]
-    return Sheet(title, head, rows, _best(comparison))
+    return Sheet(title, [*head, "− SGD", "95 % interval", "p"], rows, _best(comparison))
 
 
 def paper_sheet(comparison: Comparison) -> Sheet:
@@ -119,7 +116,6 @@ def _best(comparison: Comparison) -> int:
 
 
 def comparison_text(comparisons: Sequence[Comparison], *, against_paper: bool) -> str:
-    """Return the tables, verdicts and notes for a terminal."""
     parts = [render_sheet(s).rstrip() for s in sheets(comparisons, against_paper=against_paper)]
     return "\n".join(parts + _sentences(comparisons, against_paper))
 
@@ -170,8 +166,7 @@ def _latex_table(sheet: Sheet) -> str:
 
 
 def as_csv(comparisons: Iterable[Comparison]) -> str:
-    rows = _records(comparisons)
-    out = io.StringIO()
+    rows, out = _records(comparisons), io.StringIO()
     columns = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
@@ -225,7 +220,6 @@ def _record(line: Line, comparison: Comparison) -> dict[str, Any]:
 
 
 def overview(store: Store) -> str:
-    """Return a table with one row per study."""
     table = Table("study", "dataset", "model", "runs", "best arm", "since", "held by")
     for study in store.studies():
         arms = arm_results(study, store.winners(study.id))
@@ -291,7 +285,6 @@ def render_sheet(sheet: Sheet) -> str:
 
 
 def render_table(table: Table) -> str:
-    """Return the table as text of at most WIDTH columns."""
     console = Console(width=WIDTH, highlight=False)
     with console.capture() as capture:
         console.print(table)

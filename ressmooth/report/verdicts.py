@@ -1,7 +1,7 @@
 """Describe comparisons in sentences: verdicts to quote, and the notes that belong to them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ressmooth.formatting import count, settings
@@ -96,16 +96,13 @@ def _finding(tested: Difference, comparisons: int) -> str:
     if tested.is_decided:
         what = "gain" if tested.mean > 0 else "loss"
         return f"a {what} of {abs(tested.mean):.2f} points {evidence}"
+    more = f"not even {MAX_SEEDS} seeds"
+    if tested.more_seeds is not None:
+        more = f"about {count(tested.more_seeds, 'more seed')}"
     return (
         f"a difference of {signed(tested.mean)} points {evidence}, undecided; "
-        f"if that is the true difference, {_seeds_needed(tested)} would decide it"
+        f"if that is the true difference, {more} per arm would decide it"
     )
-
-
-def _seeds_needed(tested: Difference) -> str:
-    if tested.more_seeds is None:
-        return f"not even {MAX_SEEDS} seeds per arm"
-    return f"about {count(tested.more_seeds, 'more seed')} per arm"
 
 
 def _agreement(line: Line) -> str:
@@ -120,21 +117,18 @@ def _agreement(line: Line) -> str:
     }[line.ordering]
 
 
-def rankings(comparison: Comparison) -> list[str]:
+def rankings(comparison: Comparison) -> Iterator[str]:
     """Say which of several readings of the paper comes nearest to its figures."""
-    return [_ranking(readings, comparison.statistic) for readings in nearest(comparison)]
-
-
-def _ranking(readings: Sequence[tuple[Line, float]], statistic: str) -> str:
-    line, distance = readings[0]
-    assert line.reference is not None
-    others = "; ".join(f"{other.arm.label} {far:.2f}" for other, far in readings[1:])
-    is_hint = min(each.sample.n for each, _ in readings) == 1
-    return (
-        f"By {statistic}, the reading of {line.arm.method} nearest to the paper is "
-        f"{line.arm.label} with {line.reference.label}: {distance:.2f} points off on average "
-        f"(next: {others})." + (" With one seed, this is only a hint." if is_hint else "")
-    )
+    for readings in nearest(comparison):
+        line, distance = readings[0]
+        assert line.reference is not None
+        others = "; ".join(f"{other.arm.label} {far:.2f}" for other, far in readings[1:])
+        is_hint = min(each.sample.n for each, _ in readings) == 1
+        yield (
+            f"By {comparison.statistic}, the reading of {line.arm.method} nearest to the paper is "
+            f"{line.arm.label} with {line.reference.label}: {distance:.2f} points off on average "
+            f"(next: {others})." + (" With one seed, this is only a hint." if is_hint else "")
+        )
 
 
 def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str]:
