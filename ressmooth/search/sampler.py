@@ -62,14 +62,14 @@ class Sampler:
     def ask(self) -> Proposal | None:
         """Return the next trial, or None if every branch has its trials. Branches take turns."""
         open_branches = [
-            branch
+            key
             for key, branch in self.branches.items()
             if self.asked[key] < (self.spec.planned_trials(branch) or math.inf)
         ]
         if not open_branches:
             return None
-        branch = min(open_branches, key=lambda branch: self.asked[branch.key])
-        key, number = branch.key, self.asked[branch.key]
+        key = min(open_branches, key=self.asked.__getitem__)
+        branch, number = self.branches[key], self.asked[key]
         self.asked[key] += 1
         sampled, sampler_state = self.searches[key].ask(number) if branch.space else ({}, {})
         return Proposal(branch, number, {**branch.cell, **sampled}, sampler_state)
