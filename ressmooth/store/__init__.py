@@ -1,11 +1,12 @@
 """The Store: every study, trial, run and epoch in SQL. It is the only source of truth."""
 
+from contextlib import closing
+
 from ressmooth.store.database import Database, default_url, safe_url
 from ressmooth.store.lease import Leases
 from ressmooth.store.outbox import OutboxQueue
 from ressmooth.store.queries import Queries
 from ressmooth.store.rows import (
-    TERMINAL,
     Attempt,
     EpochRow,
     Event,
@@ -24,7 +25,6 @@ from ressmooth.store.schema import upgrade
 from ressmooth.store.studies import Studies, check_same_spec
 
 __all__ = [
-    "TERMINAL",
     "Attempt",
     "EpochRow",
     "Event",
@@ -65,11 +65,8 @@ class Store(Studies, Runs, Queries, Leases, OutboxQueue):
 def open_store(url: str, create: bool = True) -> Store:
     """Open a store. With `create`, create its tables first if the database has none."""
     if create:
-        database = Database(url)
-        try:
+        with closing(Database(url)) as database:
             is_new = database.is_new()
-        finally:
-            database.close()
         if is_new:
             upgrade(url)
     return Store(url)

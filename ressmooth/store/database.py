@@ -10,13 +10,13 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import URL, Connection, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from ressmooth.errors import (
@@ -85,12 +85,11 @@ class Database:
         parsed = parse_url(url)
         self.name = safe_url(url)
         self.path: Path | None = None  # the file, if it is SQLite
-        options: dict[str, Any]
         if parsed.get_backend_name() == "sqlite":
             self.path = Path(str(parsed.database)).absolute()
             self.name = str(self.path)
-            creator = partial(_connect, self.path, create=create, foreign_keys=foreign_keys)
-            options = {"creator": creator}
+            connect = partial(_connect, self.path, create=create, foreign_keys=foreign_keys)
+            options: dict[str, Any] = {"creator": connect}
         else:
             defaults = {key: POSTGRESQL[key] for key in POSTGRESQL.keys() - parsed.query.keys()}
             options = {"pool_pre_ping": True, "connect_args": defaults}
@@ -101,7 +100,7 @@ class Database:
         )
         if self.path:
             event.listen(self.engine, "begin", _begin)
-            self.reader: Engine = self.engine.execution_options(begin="BEGIN")
+            self.reader = self.engine.execution_options(begin="BEGIN")
         else:  # all queries of a transaction see one state, as they do in SQLite
             self.reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
 
@@ -114,7 +113,7 @@ class Database:
         """
         engine = self.reader if reads else self.engine
         deadline = time.monotonic() + (RETRY_OPENING_FOR if opening else RETRY_FOR)
-        pauses = _pauses()
+        pause = FIRST_PAUSE
         while True:
             try:
                 with engine.begin() as connection:
@@ -126,9 +125,10 @@ class Database:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or not isinstance(failure, StoreUnreachable):
                     raise failure from error
-                pause = min(next(pauses), remaining)
+                pause = min(pause, LONGEST_PAUSE, remaining)
                 log.warning("%s Retrying in %.1f s.", failure, pause)
                 time.sleep(pause)
+                pause *= 2
 
     def close(self) -> None:
         self.engine.dispose()
@@ -137,10 +137,7 @@ class Database:
         """Tell whether the file is missing or empty, or has no tables of ressmooth."""
         if self.path and (not self.path.exists() or self.path.stat().st_size == 0):
             return True
-        return self._revision() is None
-
-    def _revision(self) -> str | None:
-        return self.transact(read_revision, reads=True, opening=True)
+        return self.transact(read_revision, reads=True, opening=True) is None
 
     def check(self) -> None:
         """Raise an error if this program cannot use the database as it is."""
@@ -150,7 +147,7 @@ class Database:
             )
         if self.path and self.path.stat().st_size == 0:  # SQLite treats it as a new one
             raise damaged(self.name, "it is empty")
-        revision = self._revision()
+        revision = self.transact(read_revision, reads=True, opening=True)
         if revision is None:
             raise SchemaError(f"{self.name} has no tables yet; create them: ressmooth db upgrade")
         if revision < HEAD:
@@ -169,10 +166,10 @@ class Database:
 
     def _diagnose(self, error: DBAPIError) -> RessmoothError | None:
         """Return the driver's error as one for the user, or None for a bug of ours."""
-        cause = error.orig
-        reason = str(cause).strip().partition("\n")[0]
         if self.path and self.path.is_dir():
             return damaged(self.name, "it is a directory")
+        cause = error.orig
+        reason = str(cause).strip().partition("\n")[0]
         kind = _sqlite_kind(cause) if isinstance(cause, sqlite3.Error) else _postgresql_kind(cause)
         if kind is StoreUnreachable:
             return StoreUnreachable(f"The database {self.name} does not answer ({reason}).")
@@ -222,15 +219,8 @@ def _connect(path: Path, *, create: bool, foreign_keys: bool) -> sqlite3.Connect
 
 def _begin(connection: Connection) -> None:
     """Take the write lock at once. If two readers became writers, SQLite would fail one."""
-    options = connection.get_execution_options()
-    connection.exec_driver_sql(options.get("begin", "BEGIN IMMEDIATE"))
-
-
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE
-    while True:
-        yield pause
-        pause = min(2 * pause, LONGEST_PAUSE)
+    begin = connection.get_execution_options().get("begin", "BEGIN IMMEDIATE")
+    connection.exec_driver_sql(begin)
 
 
 def _sqlite_kind(cause: sqlite3.Error) -> type[RessmoothError] | None:
@@ -267,11 +257,13 @@ def _postgresql_kind(cause: BaseException | None) -> type[RessmoothError] | None
     return None
 
 
-class HasDatabase(Protocol):
+class Part:
+    """A part of the Store."""
+
     database: Database
 
 
-S = TypeVar("S", bound=HasDatabase)
+S = TypeVar("S", bound=Part)
 P = ParamSpec("P")
 Method = Callable[Concatenate[S, Connection, P], T]
 Call = Callable[Concatenate[S, P], T]  # the same without the connection

@@ -4,17 +4,15 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from ressmooth.store.database import Database, reading, writing
+from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.rows import Event, OutboxRow
 from ressmooth.store.tables import PENDING, Outbox, db_now
 
 COLUMNS = [Outbox.__table__.columns[name] for name in OutboxRow.__dataclass_fields__]
 
 
-class OutboxQueue:
-    """The part of the Store that the relay reads and marks as sent."""
-
-    database: Database
+class OutboxQueue(Part):
+    """The rows that the relay reads and marks as sent."""
 
     @reading
     def pending(self, connection: Connection, study_id: int | None, limit: int) -> list[OutboxRow]:

@@ -4,32 +4,12 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Select,
-    bindparam,
-    func,
-    select,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, tuple_
 
-from ressmooth.store.database import Database, reading
+from ressmooth.store.database import Part, reading
 from ressmooth.store.rows import Problem, PublishedFigure, RunRow, State, TrialRow, Winner
 from ressmooth.store.tables import Baseline, Run, Trial
-
-Query = Select[Any]
-
-
-def _trial_queries(predicate: ColumnElement[bool]) -> tuple[Query, Query]:
-    """Return one query for some trials, and one for their runs."""
-    trials = select(Trial).where(predicate).order_by(Trial.id)
-    runs = select(Run).join(Trial, Run.trial_id == Trial.id).where(predicate).order_by(Run.seed)
-    return trials, runs
-
 
 # Statements are built once, because SQLAlchemy takes longer to build one than to run it.
 SELECTABLE = (  # confirmations are never selected
@@ -61,8 +41,6 @@ WINNERS = (
     .group_by(Trial.arm, Trial.condition, ARMS.c.tried, ARMS.c.first)
     .order_by(ARMS.c.first)
 )
-CHOSEN: BindParameter[Any] = bindparam("chosen", expanding=True)
-WITH_CONFIRMATIONS = _trial_queries(Trial.id.in_(CHOSEN) | Trial.confirms.in_(CHOSEN))
 PROBLEM = tuple_(Baseline.dataset, Baseline.model, Baseline.fraction)
 PUBLISHED = (
     select(*(Baseline.__table__.columns[field.name] for field in fields(PublishedFigure)))
@@ -71,10 +49,8 @@ PUBLISHED = (
 )
 
 
-class Queries:
-    """The part of the Store that planners and comparisons read."""
-
-    database: Database
+class Queries(Part):
+    """Reads for planners and comparisons."""
 
     @reading
     def trial(self, connection: Connection, trial_id: int) -> TrialRow:
@@ -88,8 +64,8 @@ class Queries:
     def winners(self, connection: Connection, study_id: int) -> list[Winner]:
         """Return the best complete trial per arm and condition, oldest arms first."""
         chosen = connection.execute(WINNERS, {"of_study": study_id}).all()
-        ids = {"chosen": [row.id for row in chosen]}
-        found = _fetch_trials(connection, WITH_CONFIRMATIONS, ids)
+        ids = [row.id for row in chosen]
+        found = trials_where(connection, Trial.id.in_(ids) | Trial.confirms.in_(ids))
         trials = {trial.id: trial for trial in found}
         confirmations = {trial.confirms: trial for trial in found}
         return [Winner(trials[row.id], row.tried, confirmations.get(row.id)) for row in chosen]
@@ -104,17 +80,11 @@ class Queries:
 
 
 def trials_where(connection: Connection, predicate: ColumnElement[bool]) -> list[TrialRow]:
-    return _fetch_trials(connection, _trial_queries(predicate), {})
-
-
-def _fetch_trials(
-    connection: Connection, queries: tuple[Query, Query], parameters: dict[str, Any]
-) -> list[TrialRow]:
-    trial_query, run_query = queries
     runs: dict[int, list[RunRow]] = defaultdict(list)
-    for row in connection.execute(run_query, parameters).mappings():
+    query = select(Run).join(Trial, Run.trial_id == Trial.id).where(predicate).order_by(Run.seed)
+    for row in connection.execute(query).mappings():
         runs[row["trial_id"]].append(RunRow(**row))
-    trials = connection.execute(trial_query, parameters).mappings()
+    trials = connection.execute(select(Trial).where(predicate).order_by(Trial.id)).mappings()
     return [
         TrialRow(**{**row, "condition": json.loads(row["condition"])}, runs=runs[row["id"]])
         for row in trials

@@ -1,14 +1,12 @@
 """The rows that the Store returns: frozen dataclasses with the names of the SQL columns."""
 
-from __future__ import annotations
-
 import os
 import socket
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import psutil  # type: ignore[import-untyped]
 
@@ -56,7 +54,7 @@ class Holder:
         return f"{self.host}/{self.pid}"
 
     @classmethod
-    def here(cls) -> Holder:
+    def here(cls) -> Self:
         process = psutil.Process()
         return cls(socket.gethostname(), os.getpid(), process.create_time(), uuid.uuid4().hex)
 

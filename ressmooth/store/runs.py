@@ -6,37 +6,17 @@ changes. Every method is idempotent, because Database.transact may repeat it.
 
 from collections.abc import Iterable, Mapping
 from statistics import median
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    bindparam,
-    case,
-    delete,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, insert, select, update
 
 from ressmooth import config
 from ressmooth.errors import ConfigError, RunFinished, StaleAttempt
-from ressmooth.store.database import Database, reading, writing
+from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.rows import TERMINAL, Attempt, EpochRow, Event, RunRow, State
 from ressmooth.store.tables import PENDING, Epoch, Outbox, Run, Trial, db_now, insert_new
 
 ENVIRONMENT = ("host", "device", "threads", "versions", "git_commit")  # columns set by a claim
-OUTCOME = (  # columns set by training
-    "max_acc",
-    "mean_acc",
-    "test_acc",
-    "seconds",
-    "error",
-    "started_at",
-    "finished_at",
-    "weights_sha256",
-)
 COST = ("dataset", "model", "fraction", "batch_size")  # settings that an epoch's time depends on
 RECENT = 200  # runs from which the time of an epoch is estimated
 IS_OPEN = Run.state.in_((State.WAITING, State.RUNNING))
@@ -69,17 +49,26 @@ STUDY_OF_RUN = (
 ANNOUNCE = insert(Outbox).values(study_id=STUDY_OF_RUN, created_at=db_now())
 
 
-class Runs:
-    """The part of the Store that workers write, and launchers for workers that died."""
+class Outcome(TypedDict, total=False):
+    """The columns that training sets. Omitted ones become NULL."""
 
-    database: Database
+    max_acc: float | None
+    mean_acc: float | None
+    test_acc: float | None
+    weights_sha256: str | None
+    error: str | None
+    seconds: float | None
+
+
+NO_OUTCOME = dict.fromkeys(Outcome.__annotations__)
+
+
+class Runs(Part):
+    """The writes of workers, and of launchers for workers that died."""
 
     @reading
     def run(self, connection: Connection, run_id: int) -> RunRow:
-        row = connection.execute(select(Run).where(Run.id == run_id)).mappings().first()
-        if row is None:
-            raise ConfigError(f"there is no run {run_id}")
-        return RunRow(**row)
+        return _run(connection, run_id)
 
     @reading
     def curve(self, connection: Connection, run_id: int) -> list[EpochRow]:
@@ -105,7 +94,7 @@ class Runs:
         similar = [_setting(key) == settings[key] for key in COST if key in settings]
         for key, used in (("device", Run.device), ("threads", Run.threads)):
             if key in settings:  # as configured, or as used if configured as "auto" or 0
-                similar.append(or_(_setting(key) == settings[key], used == settings[key]))
+                similar.append((_setting(key) == settings[key]) | (used == settings[key]))
         query = (
             select(Run.seconds / Run.last_epoch)
             .where(
@@ -123,11 +112,8 @@ class Runs:
     @writing
     def claim(self, connection: Connection, run_id: int, environment: Mapping[str, Any]) -> Attempt:
         """Start a new attempt at a run. Earlier attempts become stale."""
-        unknown = environment.keys() - set(ENVIRONMENT)
-        if unknown:
-            raise ValueError(
-                f"Unknown environment {sorted(unknown)}; known: {', '.join(ENVIRONMENT)}."
-            )
+        if unknown := sorted(environment.keys() - set(ENVIRONMENT)):
+            raise ValueError(f"Unknown environment {unknown}; known: {', '.join(ENVIRONMENT)}.")
         claimed = connection.execute(
             update(Run)
             .where(Run.id == run_id, IS_OPEN)
@@ -140,8 +126,7 @@ class Runs:
             .returning(Run.attempt, Run.last_epoch)
         ).first()
         if claimed is None:
-            _, state = _attempt_and_state(connection, run_id)
-            raise RunFinished(f"Run {run_id} is {state} already.")
+            raise RunFinished(f"Run {run_id} is {_run(connection, run_id).state} already.")
         _announce(connection, run_id, Event.RUN)
         return Attempt(run_id, claimed.attempt, claimed.last_epoch)
 
@@ -154,12 +139,9 @@ class Runs:
         checkpoint_sha256: str | None,
     ) -> None:
         """Add an epoch to the run's curve, unless it is there already."""
-        advanced = connection.execute(
-            ADVANCE,
-            {"of_run": attempt.run_id, "of_attempt": attempt.number, "reached": epoch.epoch},
-        )
-        if advanced.rowcount == 0:
-            raise _stale(connection, attempt)
+        reached = {"of_run": attempt.run_id, "of_attempt": attempt.number, "reached": epoch.epoch}
+        if connection.execute(ADVANCE, reached).rowcount == 0:
+            raise _stale(_run(connection, attempt.run_id), attempt)
         row = {name: getattr(epoch, name) for name in ("epoch", *config.METRICS)}
         row |= {"run_id": attempt.run_id, "checkpoint_sha256": checkpoint_sha256}
         if connection.scalar(INSERT_EPOCH[connection.dialect.name], row) is not None:
@@ -167,59 +149,25 @@ class Runs:
 
     @writing
     def finish_run(
-        self,
-        connection: Connection,
-        attempt: Attempt,
-        state: State,
-        *,
-        max_acc: float | None = None,
-        mean_acc: float | None = None,
-        test_acc: float | None = None,
-        weights_sha256: str | None = None,
-        error: str | None = None,
-        seconds: float | None = None,
+        self, connection: Connection, attempt: Attempt, state: State, **outcome: Unpack[Outcome]
     ) -> None:
         check_terminal(state)
-        finished = connection.execute(
-            update(Run)
-            .where(
-                Run.id == attempt.run_id, Run.attempt == attempt.number, Run.state == State.RUNNING
-            )
-            .values(
-                state=state,
-                max_acc=max_acc,
-                mean_acc=mean_acc,
-                test_acc=test_acc,
-                weights_sha256=weights_sha256,
-                error=error,
-                seconds=seconds,
-                finished_at=db_now(),
-            )
-        )
-        if finished.rowcount:
-            _announce(connection, attempt.run_id, Event.RUN)
-        elif _attempt_and_state(connection, attempt.run_id) != (attempt.number, state):
-            raise _stale(connection, attempt)
+        is_current = (Run.attempt == attempt.number) & (Run.state == State.RUNNING)
+        values = {**NO_OUTCOME, **outcome, "state": state, "finished_at": db_now()}
+        if not _change(connection, attempt.run_id, is_current, values):
+            run = _run(connection, attempt.run_id)
+            if (run.attempt, run.state) != (attempt.number, state):
+                raise _stale(run, attempt)
 
     @writing
     def release_run(self, connection: Connection, run_id: int) -> None:
         """Let a run wait for the next launch, because its launcher stops."""
-        released = connection.execute(
-            update(Run)
-            .where(Run.id == run_id, Run.state == State.RUNNING)
-            .values(state=State.WAITING)
-        )
-        if released.rowcount:
-            _announce(connection, run_id, Event.RUN)
+        _change(connection, run_id, Run.state == State.RUNNING, {"state": State.WAITING})
 
     def fail_worker(self, run_id: int, reason: str) -> int:
         """Let a run wait for another worker. Return how often its worker has died."""
         # The attempt is read in a transaction of its own, so that a repeated write counts once.
-        return self._fail_attempt(run_id, self._latest_attempt(run_id), reason)
-
-    @reading
-    def _latest_attempt(self, connection: Connection, run_id: int) -> int:
-        return _attempt_and_state(connection, run_id)[0]
+        return self._fail_attempt(run_id, self.run(run_id).attempt, reason)
 
     @writing
     def _fail_attempt(self, connection: Connection, run_id: int, number: int, reason: str) -> int:
@@ -235,13 +183,8 @@ class Runs:
     @writing
     def give_up(self, connection: Connection, run_id: int, reason: str) -> None:
         """Let an unfinished run fail."""
-        failed = connection.execute(
-            update(Run)
-            .where(Run.id == run_id, IS_OPEN)
-            .values(attempt=Run.attempt + 1, state=State.FAILED, error=reason, finished_at=db_now())
-        )
-        if failed.rowcount:
-            _announce(connection, run_id, Event.RUN)
+        values = {"state": State.FAILED, "error": reason, "finished_at": db_now()}
+        _change(connection, run_id, IS_OPEN, {"attempt": Run.attempt + 1, **values})
 
     @writing
     def reset_failed(self, connection: Connection, study_id: int) -> int:
@@ -252,7 +195,8 @@ class Runs:
                 Run.state == State.FAILED,
                 Run.trial_id.in_(select(Trial.id).where(Trial.study_id == study_id)),
             )
-            .values(state=State.WAITING, failures=0, last_epoch=0, **dict.fromkeys(OUTCOME))
+            .values(state=State.WAITING, failures=0, last_epoch=0, **NO_OUTCOME)
+            .values(started_at=None, finished_at=None)
             .returning(Run.id, Run.trial_id)
         ).all()
         runs = [{"of_run": run.id} for run in failed]
@@ -279,25 +223,33 @@ def reopen(connection: Connection, trial_ids: Iterable[int]) -> None:
     )
 
 
-def _attempt_and_state(connection: Connection, run_id: int) -> tuple[int, State]:
-    row = connection.execute(select(Run.attempt, Run.state).where(Run.id == run_id)).first()
+def _run(connection: Connection, run_id: int) -> RunRow:
+    row = connection.execute(select(Run).where(Run.id == run_id)).mappings().first()
     if row is None:
         raise ConfigError(f"there is no run {run_id}")
-    return row.attempt, row.state
+    return RunRow(**row)
 
 
-def _stale(connection: Connection, attempt: Attempt) -> StaleAttempt:
-    number, state = _attempt_and_state(connection, attempt.run_id)
+def _change(
+    connection: Connection, run_id: int, condition: ColumnElement[bool], values: dict[str, Any]
+) -> bool:
+    """Update and announce a run if it meets the condition. Return whether it did."""
+    changed = connection.execute(update(Run).where(Run.id == run_id, condition).values(values))
+    if changed.rowcount:
+        _announce(connection, run_id, Event.RUN)
+    return bool(changed.rowcount)
+
+
+def _stale(run: RunRow, attempt: Attempt) -> StaleAttempt:
     return StaleAttempt(
-        f"Attempt {attempt.number} of run {attempt.run_id} is stale: "
-        f"the run is {state} in attempt {number}."
+        f"Attempt {attempt.number} of run {run.id} is stale: "
+        f"the run is {run.state} in attempt {run.attempt}."
     )
 
 
 def _announce(connection: Connection, run_id: int, kind: Event, epoch: int | None = None) -> None:
     """Add an event to the outbox, in the transaction that it reports."""
-    row = {"of_run": run_id, "run_id": run_id, "epoch": epoch, "kind": kind}
-    connection.execute(ANNOUNCE, row)
+    connection.execute(ANNOUNCE, {"of_run": run_id, "run_id": run_id, "epoch": epoch, "kind": kind})
 
 
 def _setting(key: str) -> ColumnElement[Any]:

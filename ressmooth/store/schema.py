@@ -26,14 +26,10 @@ def upgrade(url: str) -> tuple[str | None, str]:
     An older SQLite file is backed up beside itself first. All changes are one transaction.
     """
     # SQLite alters a table by rebuilding it, and dropping the old one would violate foreign keys.
-    database = Database(url, create=True, foreign_keys=False)
-    try:
+    with closing(Database(url, create=True, foreign_keys=False)) as database:
         if database.path:
             make_directory(database.path.parent)
-        work = partial(_upgrade, database)
-        return database.transact(work, opening=True), HEAD
-    finally:
-        database.close()
+        return database.transact(partial(_upgrade, database), opening=True), HEAD
 
 
 def _upgrade(database: Database, connection: Connection) -> str | None:

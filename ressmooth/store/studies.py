@@ -11,7 +11,7 @@ from sqlalchemy.engine import RowMapping
 
 from ressmooth.errors import ConfigError
 from ressmooth.spec import StudySpec, differences
-from ressmooth.store.database import Database, reading, writing
+from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.lease import holder_of
 from ressmooth.store.queries import trials_where
 from ressmooth.store.rows import State, StudyRow, TrialRow
@@ -19,19 +19,15 @@ from ressmooth.store.runs import check_terminal, reopen
 from ressmooth.store.tables import Run, Study, Trial, db_now, insert_new
 
 
-class Studies:
-    """The part of the Store that the planner writes."""
-
-    database: Database
+class Studies(Part):
+    """The writes of the planner."""
 
     @writing
     def open_study(self, connection: Connection, spec: StudySpec) -> int:
         """Record a study, or find it if it is recorded already. Return its id."""
         content = {"spec": spec.to_dict(), "file_text": spec.text}
-        new = insert_new(Study, connection.dialect.name).values(
-            uid=uuid.uuid4().hex, name=spec.name, created_at=db_now(), elapsed=0.0, **content
-        )
-        connection.execute(new)
+        new = {"uid": uuid.uuid4().hex, "name": spec.name, "created_at": db_now(), "elapsed": 0.0}
+        connection.execute(insert_new(Study, connection.dialect.name).values(new | content))
         query = select(Study).where(Study.name == spec.name)
         stored = _study_row(connection.execute(query).mappings().one())
         if stored.spec != content["spec"]:
@@ -69,23 +65,14 @@ class Studies:
         """Record a trial with one run per config, unless it exists already. Return it."""
         added = connection.scalars(
             insert_new(Trial, connection.dialect.name)
-            .values(
-                study_id=study_id,
-                arm=arm,
-                condition=json.dumps(condition, sort_keys=True),
-                confirms=confirms,
-                branch=branch,
-                number_in_branch=number_in_branch,
-                params=params,
-                state=State.RUNNING,
-                sampler_state=sampler_state,
-                created_at=db_now(),
-            )
+            .values(study_id=study_id, branch=branch, number_in_branch=number_in_branch)
+            .values(arm=arm, condition=json.dumps(condition, sort_keys=True), confirms=confirms)
+            .values(params=params, sampler_state=sampler_state)
+            .values(state=State.RUNNING, created_at=db_now())
             .returning(Trial.id)
         ).first()
         if added is not None:
             _add_runs(connection, added, configs)
-            return trials_where(connection, Trial.id == added)[0]
         same = (Trial.study_id == study_id) & (Trial.branch == branch)
         return trials_where(connection, same & (Trial.number_in_branch == number_in_branch))[0]
 
@@ -102,17 +89,13 @@ class Studies:
         self, connection: Connection, trial_id: int, state: State, value: float | None
     ) -> None:
         check_terminal(state)
-        connection.execute(
-            update(Trial)
-            .where(Trial.id == trial_id)
-            .values(state=state, value=value, finished_at=db_now())
-        )
+        values = {"state": state, "value": value, "finished_at": db_now()}
+        connection.execute(update(Trial).where(Trial.id == trial_id).values(values))
 
 
 def check_same_spec(stored: dict[str, Any], spec: StudySpec) -> None:
     """Raise a ConfigError if `spec` is a different study from the stored one."""
-    lines = differences(stored, spec)
-    if lines:
+    if lines := differences(stored, spec):
         raise ConfigError(
             f"study {spec.name!r} is recorded with other settings; give this one another name:",
             *lines,
@@ -129,19 +112,12 @@ def _add_runs(connection: Connection, trial_id: int, configs: Sequence[dict[str,
     """Add runs for the seeds that are missing. Return how many."""
     known = set(connection.scalars(select(Run.seed).where(Run.trial_id == trial_id)))
     rows = [
-        {
-            "uid": uuid.uuid4().hex,
-            "trial_id": trial_id,
-            "seed": config["seed"],
-            "state": State.WAITING,
-            "attempt": 0,
-            "failures": 0,
-            "config": config,
-            "last_epoch": 0,
-        }
+        {"uid": uuid.uuid4().hex, "seed": config["seed"], "config": config}
         for config in configs
         if config["seed"] not in known
     ]
     if rows:
-        connection.execute(insert_new(Run, connection.dialect.name), rows)
+        new = insert_new(Run, connection.dialect.name).values(trial_id=trial_id)
+        new = new.values(state=State.WAITING, attempt=0, failures=0, last_epoch=0)
+        connection.execute(new, rows)
     return len(rows)
