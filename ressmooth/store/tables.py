@@ -11,23 +11,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    DateTime,
-    Dialect,
-    Double,
-    ForeignKey,
-    Index,
-    Insert,
-    MetaData,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -37,56 +24,56 @@ from ressmooth.store.rows import Event, State
 Json = dict[str, Any]
 
 
-class UTCDateTime(TypeDecorator[datetime]):
+class UTCDateTime(sa.TypeDecorator[datetime]):
     """A datetime in UTC. SQLite has no time zones and stores its text."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         return None if value is None else value.astimezone(UTC)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         if value is None or value.tzinfo is not None:
             return value and value.astimezone(UTC)
         return value.replace(tzinfo=UTC)
 
 
-class Finite(TypeDecorator[float]):
+class Finite(sa.TypeDecorator[float]):
     """A float. NaN and inf become NULL so that neither ranks best."""
 
-    impl = Double
+    impl = sa.Double
     cache_ok = True
 
-    def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
+    def process_bind_param(self, value: float | None, dialect: sa.Dialect) -> float | None:
         return None if value is None or not math.isfinite(value) else float(value)
 
 
-class EnumText(TypeDecorator[StrEnum]):
+class EnumText(sa.TypeDecorator[StrEnum]):
     """A StrEnum, stored as its text."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
     def __init__(self, kind: type[StrEnum]) -> None:
         super().__init__()
         self.kind = kind
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
         return None if value is None else str(value)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> StrEnum | None:
         return None if value is None else self.kind(value)
 
 
-class ShortText(TypeDecorator[str]):
+class ShortText(sa.TypeDecorator[str]):
     """Text cut to 8 KiB, without what PostgreSQL refuses: NUL and lone surrogates."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
     max_bytes = 8192
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
         if value is None:
             return None
         content = value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace")
@@ -110,7 +97,7 @@ def _sqlite_db_now(element: db_now, compiler: SQLCompiler, **options: Any) -> st
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"  # %f has milliseconds, DateTime microseconds
 
 
-def insert_new(table: type["Base"], dialect: str) -> Insert:
+def insert_new(table: type["Base"], dialect: str) -> sa.Insert:
     """Return an INSERT that skips rows that exist already."""
     if dialect == "postgresql":
         return postgresql.insert(table).on_conflict_do_nothing()
@@ -118,7 +105,7 @@ def insert_new(table: type["Base"], dialect: str) -> Insert:
 
 
 class Base(DeclarativeBase):
-    metadata = MetaData(
+    metadata = sa.MetaData(
         naming_convention={
             "pk": "pk_%(table_name)s",
             "fk": "fk_%(table_name)s_%(column_0_name)s",
@@ -128,16 +115,18 @@ class Base(DeclarativeBase):
     type_annotation_map = {
         datetime: UTCDateTime,
         float: Finite,
-        Json: JSON,
-        str: Text,
+        Json: sa.JSON,
+        str: sa.Text,
         State: EnumText(State),
         Event: EnumText(Event),
     }
 
+    @declared_attr.directive
+    def __tablename__(cls) -> str:
+        return cls.__name__.lower()
+
 
 class Study(Base):
-    __tablename__ = "study"
-
     id: Mapped[int] = mapped_column(primary_key=True)
     uid: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -153,25 +142,24 @@ class Study(Base):
     beat_at: Mapped[datetime | None]  # the last heartbeat
 
 
-CONFIRMING = text("confirms IS NOT NULL")
+CONFIRMING = sa.text("confirms IS NOT NULL")
 
 
 class Trial(Base):
-    __tablename__ = "trial"
     __table_args__ = (
-        UniqueConstraint("study_id", "branch", "number_in_branch"),
-        Index("ix_trial_value", "study_id", "state", "confirms", "arm", "condition", "value"),
-        Index(
+        sa.UniqueConstraint("study_id", "branch", "number_in_branch"),
+        sa.Index("ix_trial_value", "study_id", "state", "confirms", "arm", "condition", "value"),
+        sa.Index(
             "ix_trial_confirms", "confirms", sqlite_where=CONFIRMING, postgresql_where=CONFIRMING
         ),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))
+    study_id: Mapped[int] = mapped_column(sa.ForeignKey("study.id"))
     arm: Mapped[str]
     condition: Mapped[str]  # JSON with sorted keys, so that equal conditions are equal text
     # The trial whose configuration this one retrains with fresh seeds.
-    confirms: Mapped[int | None] = mapped_column(ForeignKey("trial.id"))
+    confirms: Mapped[int | None] = mapped_column(sa.ForeignKey("trial.id"))
     branch: Mapped[str]
     number_in_branch: Mapped[int]
     params: Mapped[Json]
@@ -183,12 +171,11 @@ class Trial(Base):
 
 
 class Run(Base):
-    __tablename__ = "run"
-    __table_args__ = (UniqueConstraint("trial_id", "seed"),)
+    __table_args__ = (sa.UniqueConstraint("trial_id", "seed"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
     uid: Mapped[str] = mapped_column(unique=True)
-    trial_id: Mapped[int] = mapped_column(ForeignKey("trial.id"))
+    trial_id: Mapped[int] = mapped_column(sa.ForeignKey("trial.id"))
     seed: Mapped[int]
     state: Mapped[State]
     attempt: Mapped[int]
@@ -203,7 +190,7 @@ class Run(Base):
     host: Mapped[str | None]
     device: Mapped[str | None]
     threads: Mapped[int | None]
-    versions: Mapped[Json | None] = mapped_column(JSON(none_as_null=True))
+    versions: Mapped[Json | None] = mapped_column(sa.JSON(none_as_null=True))
     git_commit: Mapped[str | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -211,10 +198,9 @@ class Run(Base):
 
 
 class Epoch(Base):
-    __tablename__ = "epoch"
     __table_args__ = {"sqlite_with_rowid": False}  # one B-tree to write instead of two
 
-    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"), primary_key=True)
+    run_id: Mapped[int] = mapped_column(sa.ForeignKey("run.id"), primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True)
     recorded_at: Mapped[datetime]
     checkpoint_sha256: Mapped[str | None]
@@ -227,8 +213,6 @@ for metric in METRICS:
 
 
 class Baseline(Base):
-    __tablename__ = "baseline"
-
     id: Mapped[int] = mapped_column(primary_key=True)
     version: Mapped[int]  # of this program's copy of the figures
     table_name: Mapped[str]  # in the paper
@@ -241,18 +225,17 @@ class Baseline(Base):
     value: Mapped[float]  # accuracy in %
 
 
-PENDING = text("sent_at IS NULL AND parked IS NULL")
+PENDING = sa.text("sent_at IS NULL AND parked IS NULL")
 
 
 class Outbox(Base):
-    __tablename__ = "outbox"
     __table_args__ = (
-        Index("ix_outbox_pending", "id", sqlite_where=PENDING, postgresql_where=PENDING),
+        sa.Index("ix_outbox_pending", "id", sqlite_where=PENDING, postgresql_where=PENDING),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))
-    run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id"))
+    study_id: Mapped[int] = mapped_column(sa.ForeignKey("study.id"))
+    run_id: Mapped[int | None] = mapped_column(sa.ForeignKey("run.id"))
     epoch: Mapped[int | None]
     kind: Mapped[Event]
     created_at: Mapped[datetime]
