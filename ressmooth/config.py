@@ -35,10 +35,14 @@ PROTOCOL: dict[str, dict[str, Any]] = {
 LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3, "adagrad": 1e-2}
 
 
-class RunConfig(BaseModel):
-    """The settings of one run."""
+class Table(BaseModel):
+    """Settings that are checked strictly: no unknown keys, no conversions, no nan or inf."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class RunConfig(Table):
+    """The settings of one run."""
 
     # data
     dataset: DatasetName = Field("digits", description="data set")
@@ -85,14 +89,10 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_protocol(cls, values: Any) -> Any:
-        """Fill omitted settings from the protocol of the data set and the optimizer."""
-        if not isinstance(values, dict):
-            return values
-        dataset = values.get("dataset", "digits")
-        optimizer = values.get("optimizer", "sgd")
-        protocol = PROTOCOL.get(dataset, {}) if isinstance(dataset, str) else {}
-        lr = LEARNING_RATE.get(optimizer, 0.1) if isinstance(optimizer, str) else 0.1
+    def _fill_protocol(cls, values: dict[str, Any]) -> dict[str, Any]:
+        # str, because a value that is not one may be unhashable; it is refused later
+        protocol = PROTOCOL.get(str(values.get("dataset", "digits")), {})
+        lr = LEARNING_RATE.get(str(values.get("optimizer", "sgd")), 0.1)
         return {**protocol, "lr": lr, **values}
 
     @property
@@ -137,7 +137,6 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _describe(detail: ErrorDetails) -> str:
-    """Return one line: the key, its value, and what is allowed."""
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return f"unknown setting {key!r}{did_you_mean(key, RunConfig.model_fields)}"

@@ -1,23 +1,11 @@
 """The study: what is compared, on what, and how it is searched. Free of torch."""
 
 from ressmooth.spec.reader import differences, load, read_stored
-from ressmooth.spec.schema import (
-    FRESH_SEED,
-    PROBLEM,
-    Arm,
-    Branch,
-    Choices,
-    Range,
-    Resources,
-    Search,
-    StudySpec,
-)
-from ressmooth.spec.toml import bundled, find
+from ressmooth.spec.schema import FRESH_SEED, Branch, Choices, Range, Resources, Search, StudySpec
+from ressmooth.spec.toml import bundled
 
 __all__ = [
     "FRESH_SEED",
-    "PROBLEM",
-    "Arm",
     "Branch",
     "Choices",
     "Range",
@@ -26,7 +14,6 @@ __all__ = [
     "StudySpec",
     "bundled",
     "differences",
-    "find",
     "load",
     "read_stored",
 ]

@@ -7,18 +7,8 @@ from pydantic import BaseModel, ValidationError
 
 from ressmooth.config import reason
 from ressmooth.errors import ConfigError, did_you_mean
-from ressmooth.spec.toml import (
-    MAX_DEPTH,
-    TOO_DEEP,
-    Key,
-    Sources,
-    Tree,
-    dotted,
-    escape,
-    shorten,
-    source_of,
-    walk,
-)
+from ressmooth.spec import toml
+from ressmooth.spec.toml import Key, Sources, Tree, dotted, walk
 
 MAX_LINES = 100  # errors shown
 
@@ -29,12 +19,12 @@ class ErrorCollector:
     """Collects the errors of a tree, one per key, and raises them in the order of the file."""
 
     def __init__(self, file: str, tree: Tree, sources: Sources | None = None) -> None:
-        self.file, self.tree, self.sources = escape(file), tree, sources or {}
+        self.file, self.tree, self.sources = toml.escape(file), tree, sources or {}
         self.lines: dict[Key, str] = {}
 
     def add(self, key: Key, allowed: str) -> None:
         if key not in self.lines:
-            source = source_of(key, self.sources) or self.file
+            source = toml.source_of(key, self.sources) or self.file
             self.lines[key] = f"{source}: {self._value(key)}{allowed}"
 
     def _value(self, key: Key) -> str:
@@ -46,7 +36,7 @@ class ErrorCollector:
             if isinstance(part, str) and part not in value:
                 return f"{dotted(key)}: "
             value = value[part]
-        return f"{dotted(key)} = {shorten(value)}: "
+        return f"{dotted(key)} = {toml.shorten(value)}: "
 
     def add_unknown(self, key: Key, known: Iterable[str]) -> None:
         hint = did_you_mean(str(key[-1])[:64], known) if len(self.lines) < MAX_LINES else ""
@@ -68,8 +58,8 @@ class ErrorCollector:
     def check_shape(self) -> None:
         """Refuse deep nesting and huge integers, which later code could not even print."""
         for key, value in walk(self.tree):
-            if len(key) > MAX_DEPTH:
-                raise ConfigError(f"{self.file}: {dotted(key[:2])}: {TOO_DEEP}")
+            if len(key) > toml.MAX_DEPTH:
+                raise ConfigError(f"{self.file}: {dotted(key[:2])}: {toml.TOO_DEEP}")
             if isinstance(value, int) and not -(2**63) <= value < 2**63:
                 self.add(key, "input should be an integer of at most 64 bits")
         self.check()

@@ -1,8 +1,4 @@
-"""Turn a study file into a StudySpec, and report every error in it at once.
-
-Nothing is created and torch is not imported. Each error is one line: file, key, value, and what
-is allowed.
-"""
+"""Turn a study file into a StudySpec, and report every error in it at once. Free of torch."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,26 +10,13 @@ from pydantic import ValidationError
 
 from ressmooth.config import RunConfig, reason
 from ressmooth.errors import ConfigError
-from ressmooth.spec import toml
+from ressmooth.spec import schema, toml
 from ressmooth.spec.errors import ErrorCollector
-from ressmooth.spec.schema import (
-    NAME,
-    NAME_RULE,
-    PROBLEM,
-    Arm,
-    Choices,
-    Grid,
-    Range,
-    Resources,
-    Search,
-    Study,
-    StudySpec,
-)
+from ressmooth.spec.schema import Arm, Choices, Range, Search, Study, StudySpec
 from ressmooth.spec.toml import Key, Tree, shorten
 
 MAX_VALUES = 1_000  # of one grid or choice
 MAX_RUNS = 100_000  # of a study
-TABLES = ("search", "grid", "arms", "resources")
 SETTINGS = [name for name in RunConfig.model_fields if name != "seed"]
 VALUE_RULE = (
     "input should be one value, { grid = [...] }, { choices = [...] } or { low = ..., high = ... }"
@@ -108,11 +91,75 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else shorten(value)
 
 
-class SettingReader:
-    """Reads the settings of a run from the tables of a study file."""
+class StudyReader:
+    """Turns the tables of a study file into a StudySpec."""
 
-    def __init__(self, errors: ErrorCollector) -> None:
-        self.errors = errors
+    def __init__(self, tree: Tree, errors: ErrorCollector) -> None:
+        self.tree, self.errors = tree, errors
+
+    def study(self) -> StudySpec:
+        self.errors.check_shape()
+        top = {key: value for key, value in self.tree.items() if key in Study.model_fields}
+        study = self.errors.validate(Study, (), top)
+        search = self.errors.validate(Search, ("search",), self.table("search"))
+        table = self.table("resources")
+        resources = self.errors.validate(schema.Resources, ("resources",), table)
+        grid = self.grid()
+        settings = self.settings(grid)
+        arms = self.arms(grid)
+        if search is not None:
+            self.check_sampler(search, arms)
+        self.errors.check()
+        assert study is not None and search is not None and resources is not None
+        spec = StudySpec(
+            **dict(study),
+            settings=settings,
+            search=search,
+            grid=grid,
+            arms=arms,
+            resources=resources,
+        )
+        self.check_runs(spec)
+        self.check_branches(spec)
+        return spec
+
+    def table(self, name: str) -> Tree:
+        table = self.tree.get(name, {})
+        if isinstance(table, dict):
+            return table
+        self.errors.add((name,), "input should be a table")
+        return {}
+
+    def grid(self) -> dict[str, list[Any]]:
+        return {
+            key: self.values(("grid", key), key, raw)
+            for key, raw in self.table("grid").items()
+            if self.is_setting(("grid", key))
+        }
+
+    def settings(self, grid: Iterable[str]) -> dict[str, Any]:
+        settings = {}
+        others = [*Study.model_fields, *toml.TABLES]
+        for key, raw in self.tree.items():
+            if key in others or not self.is_setting((key,), [*others, "extends"]):
+                continue
+            if key in grid:
+                self.errors.add((key,), "is an axis of [grid] already: give it once")
+            elif isinstance(raw, dict | list):
+                rule = "input should be one value; several go into [grid] or an arm"
+                self.errors.add((key,), rule)
+            else:
+                settings[key] = self.value((key,), key, raw)
+        return settings
+
+    def arms(self, grid: Iterable[str]) -> dict[str, Arm]:
+        tables = self.table("arms")
+        if not tables:
+            self.errors.add(("arms",), "missing: write an [arms.NAME] table for each method")
+        for name in tables:
+            if not schema.NAME.fullmatch(name):
+                self.errors.add(("arms", name), schema.NAME_RULE)
+        return {name: self.arm(name, table, grid) for name, table in tables.items()}
 
     def is_setting(self, path: Key, other_keys: Iterable[str] = ()) -> bool:
         """Tell whether a key is a setting of a run. `other_keys` are also allowed in its table."""
@@ -167,18 +214,19 @@ class SettingReader:
     def add_values(self, arm: Arm, path: Key, key: str, table: Tree) -> None:
         """Add a grid, choices or a range to the arm."""
         if "grid" in table:
-            self.errors.validate(Grid, path, table)
+            self.errors.validate(schema.Grid, path, table)
             arm.grid[key] = self.values((*path, "grid"), key, table["grid"])
         elif "choices" in table:
             self.errors.validate(Choices, path, table)
             choices = self.values((*path, "choices"), key, table["choices"])
             arm.space[key] = Choices(choices=choices)
         elif "low" in table or "high" in table:
-            span = self.range(path, key, table)
-            if span is not None:
+            if span := self.range(path, key, table):
                 arm.space[key] = span
         else:
             self.errors.add(path, VALUE_RULE)
+        if key in schema.PROBLEM and key in arm.space:
+            self.errors.add(path, "cannot be searched: give one value or { grid = [...] }")
 
     def range(self, path: Key, key: str, table: Tree) -> Range | None:
         number = RunConfig.model_fields[key].annotation
@@ -187,86 +235,9 @@ class SettingReader:
             return None
         if number is int and isinstance(table.get("step"), float):
             self.errors.add((*path, "step"), "input should be a valid integer")
-        ends = {k: table[k] for k in table if k in ("low", "high")}
-        values = {k: self.value((*path, k), key, raw) for k, raw in ends.items()}
-        valid = {k: value for k, value in values.items() if value is not None}
+        ends = {k: self.value((*path, k), key, table[k]) for k in table if k in ("low", "high")}
+        valid = {k: value for k, value in ends.items() if value is not None}
         return self.errors.validate(Range, path, {**table, **valid})
-
-
-class StudyReader:
-    """Turns the tables of a study file into a StudySpec."""
-
-    def __init__(self, tree: Tree, errors: ErrorCollector) -> None:
-        self.tree, self.errors = tree, errors
-        self.reader = SettingReader(errors)
-
-    def study(self) -> StudySpec:
-        self.errors.check_shape()
-        top = {key: value for key, value in self.tree.items() if key in Study.model_fields}
-        study = self.errors.validate(Study, (), top)
-        search = self.errors.validate(Search, ("search",), self.table("search"))
-        resources = self.errors.validate(Resources, ("resources",), self.table("resources"))
-        grid = self.grid()
-        settings = self.settings(grid)
-        arms = self.arms(grid)
-        if search is not None:
-            self.check_sampler(search, arms)
-        self.errors.check()
-        assert study is not None and search is not None and resources is not None
-        spec = StudySpec(
-            **dict(study),
-            settings=settings,
-            search=search,
-            grid=grid,
-            arms=arms,
-            resources=resources,
-        )
-        self.check_runs(spec)
-        self.check_branches(spec)
-        return spec
-
-    def table(self, name: str) -> Tree:
-        table = self.tree.get(name, {})
-        if isinstance(table, dict):
-            return table
-        self.errors.add((name,), "input should be a table")
-        return {}
-
-    def grid(self) -> dict[str, list[Any]]:
-        return {
-            key: self.reader.values(("grid", key), key, raw)
-            for key, raw in self.table("grid").items()
-            if self.reader.is_setting(("grid", key))
-        }
-
-    def settings(self, grid: Iterable[str]) -> dict[str, Any]:
-        settings = {}
-        others = [*Study.model_fields, *TABLES]
-        for key, raw in self.tree.items():
-            if key in others or not self.reader.is_setting((key,), [*others, "extends"]):
-                continue
-            if key in grid:
-                self.errors.add((key,), "is an axis of [grid] already: give it once")
-            elif isinstance(raw, dict | list):
-                rule = "input should be one value; several go into [grid] or an arm"
-                self.errors.add((key,), rule)
-            else:
-                settings[key] = self.reader.value((key,), key, raw)
-        return settings
-
-    def arms(self, grid: Iterable[str]) -> dict[str, Arm]:
-        tables = self.table("arms")
-        if not tables:
-            self.errors.add(("arms",), "missing: write an [arms.NAME] table for each method")
-        for name in tables:
-            if not NAME.fullmatch(name):
-                self.errors.add(("arms", name), NAME_RULE)
-        arms = {name: self.reader.arm(name, table, grid) for name, table in tables.items()}
-        for name, arm in arms.items():
-            for key in (key for key in PROBLEM if key in arm.space):
-                rule = "cannot be searched: give one value or { grid = [...] }"
-                self.errors.add(("arms", name, key), rule)
-        return arms
 
     def check_sampler(self, search: Search, arms: dict[str, Arm]) -> None:
         sampled = [(name, key) for name, arm in arms.items() for key in arm.space]

@@ -8,30 +8,17 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 
-from ressmooth import config
+from ressmooth.config import RunConfig, Table, parse
 from ressmooth.spec.toml import Tree
 
 NAME = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9._-]{0,63}")
 NAME_RULE = "a name has 1 to 64 of a-z 0-9 . _ - and no '..', and begins with a letter or digit"
 FRESH_SEED = 10_000  # seeds from here on are never used for selection
 PROBLEM = ("dataset", "model", "fraction")  # accuracies on different problems are not compared
-
-
-class Table(BaseModel):
-    """A table of a study file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Study(Table):
@@ -102,22 +89,20 @@ class Resources(Table):
         return value
 
 
-def _check_finite(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("input should be a finite number")
-    return value
-
-
-Number = Annotated[int | float, BeforeValidator(_check_finite)]
-
-
 class Range(Table):
     """Numbers from low to high, both included, for a sampler to choose from."""
 
-    low: Number
-    high: Number
+    low: int | float
+    high: int | float
     log: bool = False
-    step: Number | None = None
+    step: int | float | None = None
+
+    @field_validator("low", "high", "step", mode="before")
+    @classmethod
+    def _check_finite(cls, value: Any) -> Any:
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ValueError("input should be a finite number")
+        return value
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
@@ -175,12 +160,12 @@ class Branch:
         """Return the branch's name in the Store, independent of the order of the file."""
         return " ".join([self.arm, *(f"{k}={json.dumps(self.cell[k])}" for k in sorted(self.cell))])
 
-    def example(self) -> config.RunConfig:
+    def example(self) -> RunConfig:
         """Return one configuration: the low end of each range, the first of each choice."""
         sampled = {
             k: s.low if isinstance(s, Range) else s.choices[0] for k, s in self.space.items()
         }
-        return config.parse({**self.values, **sampled})
+        return parse({**self.values, **sampled})
 
 
 @dataclass(frozen=True)
@@ -215,11 +200,11 @@ class StudySpec:
         return {key: run[key] for key in (*PROBLEM, *self.grid)}
 
     @cached_property
-    def confirming(self) -> list[config.RunConfig]:
+    def confirming(self) -> list[RunConfig]:
         """Return one example per configuration to confirm: one per arm and condition."""
         if not self.confirm:
             return []
-        examples: dict[tuple[str, str], config.RunConfig] = {}
+        examples: dict[tuple[str, str], RunConfig] = {}
         for branch in self.branches:
             example = branch.example()
             condition = self.condition(example.model_dump())
@@ -232,21 +217,8 @@ class StudySpec:
 
     def to_dict(self) -> Tree:
         """Return the study as JSON types, for `read_stored`."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "seeds": self.seeds,
-            "confirm": self.confirm,
-            "settings": self.settings,
-            "search": self.search.model_dump(exclude_none=True),
-            "grid": self.grid,
-            "arms": {
-                name: {
-                    "fixed": arm.fixed,
-                    "grid": arm.grid,
-                    "space": {k: s.model_dump(exclude_none=True) for k, s in arm.space.items()},
-                }
-                for name, arm in self.arms.items()
-            },
-            "resources": self.resources.model_dump(exclude_none=True),
-        }
+        tree: Tree = SPEC.dump_python(self, exclude={"text"}, exclude_none=True)
+        return tree
+
+
+SPEC = TypeAdapter(StudySpec)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ressmooth.errors import ConfigError, did_you_mean
 
+TABLES = ("search", "grid", "arms", "resources")
 MAX_BYTES = 2**20
 MAX_FILES = 10  # in a chain of `extends`
 MAX_DEPTH = 20  # levels of nested tables and lists
@@ -86,16 +87,15 @@ def parse(text: str, path: Path) -> Tree:
 
 
 def _with_line(message: str, text: str) -> str:
-    """Return tomllib's message with the line it refers to."""
     found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:
         return escape(message)
-    lines = text.split("\n")
     number = int(found[2] or len(text.rstrip().split("\n")))
+    line = text.split("\n")[number - 1].strip()
     problem = found[1][0].lower() + found[1][1:]
     if problem.startswith("cannot"):  # overwrite a value, declare a table twice, ...
         problem += " (is this key given twice?)"
-    return f"line {number}, {shorten(lines[number - 1].strip())}: {escape(problem)}"
+    return f"line {number}, {shorten(line)}: {escape(problem)}"
 
 
 def extend(tree: Tree, path: Path, files: int = 1) -> tuple[Tree, Sources]:
@@ -159,9 +159,7 @@ def merge(base: Tree, tree: Tree, path: Key = ()) -> tuple[Tree, list[Key]]:
 
 
 def _is_table(key: Key) -> bool:
-    return key in (("search",), ("grid",), ("arms",), ("resources",)) or (
-        len(key) == 2 and key[0] == "arms"
-    )
+    return key[0] in TABLES and (len(key) == 1 or (key[0] == "arms" and len(key) == 2))
 
 
 def override(tree: Tree, setting: str) -> Key:
