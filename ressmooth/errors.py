@@ -1,22 +1,4 @@
-"""The errors that a user can act on, and their exit codes.
-
-    RessmoothError
-    ├── ConfigError        a setting is unknown or out of range          exit 2
-    ├── DataError          a data set is missing or unreadable           exit 2
-    ├── StudyBusy          another launcher runs the study               exit 3
-    ├── StoreUnreachable   the database is missing or does not answer    exit 4
-    ├── ClusterUnreachable the Ray cluster does not answer               exit 4
-    ├── TrackingError      MLflow does not answer or refuses             exit 4
-    ├── SchemaError        the database's tables are older or newer      exit 5
-    ├── StoreCorrupt       the file is damaged or not a database         exit 5
-    ├── CheckpointError    a checkpoint is damaged or of another run     exit 5
-    ├── StorageError       the disk is full or refuses to write          exit 6
-    ├── Diverged           the loss became nan or inf                    exit 7
-    ├── StaleAttempt       another worker has claimed the run            exit 9
-    └── RunFinished        a finished run cannot be claimed              exit 1
-
-A bad argument to a library function is a plain ValueError.
-"""
+"""The errors that a user can act on. A bad argument to a function is a plain ValueError."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -26,61 +8,59 @@ class RessmoothError(Exception):
     exit_code = 1
 
 
-class ConfigError(RessmoothError):
-    """All errors that were found, one line each."""
-
+class ConfigError(RessmoothError):  # settings are unknown or out of range: one line each
     exit_code = 2
 
     def __init__(self, *lines: str) -> None:
         super().__init__("\n".join(lines))
 
 
-class DataError(RessmoothError):
+class DataError(RessmoothError):  # a data set is missing or unreadable
     exit_code = 2
 
 
-class StudyBusy(RessmoothError):
+class StudyBusy(RessmoothError):  # another launcher runs the study
     exit_code = 3
 
 
-class StoreUnreachable(RessmoothError):
+class StoreUnreachable(RessmoothError):  # the database is missing or does not answer
     exit_code = 4
 
 
-class ClusterUnreachable(RessmoothError):
+class ClusterUnreachable(RessmoothError):  # the Ray cluster does not answer
     exit_code = 4
 
 
-class TrackingError(RessmoothError):
+class TrackingError(RessmoothError):  # MLflow does not answer or refuses
     exit_code = 4
 
 
-class SchemaError(RessmoothError):
+class SchemaError(RessmoothError):  # the database's tables are older or newer
     exit_code = 5
 
 
-class StoreCorrupt(RessmoothError):
+class StoreCorrupt(RessmoothError):  # the file is damaged or not a database
     exit_code = 5
 
 
-class CheckpointError(RessmoothError):
+class CheckpointError(RessmoothError):  # a checkpoint is damaged or of another run
     exit_code = 5
 
 
-class StorageError(RessmoothError):
+class StorageError(RessmoothError):  # the disk is full or refuses to write
     exit_code = 6
 
 
-class Diverged(RessmoothError):
+class Diverged(RessmoothError):  # the loss became nan or inf
     exit_code = 7
 
 
-class StaleAttempt(RessmoothError):
+class StaleAttempt(RessmoothError):  # another worker has claimed the run
     exit_code = 9
 
 
-class RunFinished(RessmoothError):
-    pass
+class RunFinished(RessmoothError):  # a finished run cannot be claimed
+    exit_code = 1
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -34,7 +34,6 @@ def checkpoint(directory: Path, epoch: int) -> Path:
 
 
 def remove_checkpoints(directory: Path) -> None:
-    """Remove the checkpoints of a run that has ended."""
     for path in directory.glob("epoch-*"):
         with suppress(OSError):
             path.unlink()
