@@ -1,25 +1,16 @@
 """Losses and optimizers by name."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ressmooth import smoothing
 from ressmooth.config import RunConfig
 from ressmooth.errors import unknown
-from ressmooth.smoothing import (
-    Annealing,
-    Constant,
-    Laplace,
-    Logistic,
-    Output,
-    Reduction,
-    SmoothingLoss,
-    residual,
-    squared_norm,
-)
+from ressmooth.smoothing import Output, Reduction
 
 
 class SquaredError(nn.Module):
@@ -31,11 +22,15 @@ class SquaredError(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor, progress: float | Tensor = 0.0) -> Tensor:
         if self.epsilon:
-            classes = logits.shape[-1]
-            target = torch.full_like(logits, self.epsilon / classes, dtype=torch.float32).scatter_(
-                -1, target[..., None], 1 - self.epsilon + self.epsilon / classes
-            )
-        return squared_norm(residual(logits, target, self.output), self.reduction).mean()
+            rest = self.epsilon / logits.shape[-1]
+            soft = torch.full_like(logits, rest, dtype=torch.float32)
+            target = soft.scatter_(-1, target[..., None], 1 - self.epsilon + rest)
+        return self.errors(logits, target).mean()
+
+    def errors(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the squared error of each sample, f_i, [B]."""
+        residual = smoothing.residual(logits, target, self.output)
+        return smoothing.squared_norm(residual, self.reduction)
 
 
 class CrossEntropy(nn.Module):
@@ -43,54 +38,42 @@ class CrossEntropy(nn.Module):
         return F.cross_entropy(logits.float(), target)
 
 
-class AdaptiveDecay(nn.Module):
+class AdaptiveDecay(SquaredError):
     """Sec. 4.1: weight decay times the batch mean of 1 - exp(-f_i / nu), f_i the squared error.
 
     The decay is the penalty lambda/2 |w|^2, so the optimizer must not decay weights as well.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        weight_decay: float,
-        nu: float,
-        output: Output,
-        reduction: Reduction,
-    ) -> None:
-        super().__init__()
-        self.weights = list(parameters)  # a plain list, because the loss owns no parameters
-        self.weight_decay, self.nu = weight_decay, nu
-        self.output, self.reduction = output, reduction
+    def __init__(self, config: RunConfig, model: nn.Module) -> None:
+        super().__init__(config.output, config.reduction)
+        self.weights = list(model.parameters())  # a plain list: the loss owns no parameters
+        self.weight_decay, self.nu = config.weight_decay, config.nu
 
     def forward(self, logits: Tensor, target: Tensor, progress: float | Tensor = 0.0) -> Tensor:
-        errors = squared_norm(residual(logits, target, self.output), self.reduction)  # f_i, [B]
+        errors = self.errors(logits, target)
         decay = self.weight_decay * -torch.expm1(-errors.detach() / self.nu).mean()
         norm = torch.stack([w.square().sum() for w in self.weights]).sum()
         return errors.mean() + decay / 2 * norm
 
 
-def annealing(config: RunConfig) -> Annealing:
+def annealing(config: RunConfig) -> smoothing.Annealing:
     if config.distribution == "constant":
-        return Constant(config.scale)
-    kind = Laplace if config.distribution == "laplace" else Logistic
+        return smoothing.Constant(config.scale)
+    kind = smoothing.Laplace if config.distribution == "laplace" else smoothing.Logistic
     return kind(config.mu, config.b, config.horizon)
+
+
+def _smoothing_loss(config: RunConfig, model: nn.Module) -> nn.Module:
+    method = annealing(config), config.alpha, config.layers, config.through_diffusivity
+    return smoothing.SmoothingLoss(*method, output=config.output, reduction=config.reduction)
 
 
 METHODS: dict[str, Callable[[RunConfig, nn.Module], nn.Module]] = {
     "mse": lambda c, _: SquaredError(c.output, c.reduction),
     "label_smoothing": lambda c, _: SquaredError(c.output, c.reduction, c.epsilon),
     "cross_entropy": lambda c, _: CrossEntropy(),
-    "adaptive_decay": lambda c, m: AdaptiveDecay(
-        m.parameters(), c.weight_decay, c.nu, c.output, c.reduction
-    ),
-    "smoothing": lambda c, _: SmoothingLoss(
-        annealing(c),
-        c.alpha,
-        c.layers,
-        c.through_diffusivity,
-        output=c.output,
-        reduction=c.reduction,
-    ),
+    "adaptive_decay": AdaptiveDecay,
+    "smoothing": _smoothing_loss,
 }
 
 
@@ -108,25 +91,20 @@ def build_validation_loss(config: RunConfig) -> nn.Module:
     return SquaredError(config.output, config.reduction)
 
 
-OPTIMIZERS: dict[str, Callable[[RunConfig, nn.Module], torch.optim.Optimizer]] = {
-    "sgd": lambda c, m: torch.optim.SGD(
-        m.parameters(), c.lr, momentum=c.momentum, weight_decay=_weight_decay(c)
-    ),
-    "adam": lambda c, m: torch.optim.Adam(m.parameters(), c.lr, weight_decay=_weight_decay(c)),
-    "adagrad": lambda c, m: torch.optim.Adagrad(
-        m.parameters(), c.lr, weight_decay=_weight_decay(c)
-    ),
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adagrad": torch.optim.Adagrad,
 }
-
-
-def _weight_decay(config: RunConfig) -> float:
-    return 0.0 if config.method == "adaptive_decay" else config.weight_decay
 
 
 def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
     if config.optimizer not in OPTIMIZERS:
         raise unknown("optimizer", config.optimizer, OPTIMIZERS)
-    return OPTIMIZERS[config.optimizer](config, model)
+    decay = 0.0 if config.method == "adaptive_decay" else config.weight_decay
+    options = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
+    build = OPTIMIZERS[config.optimizer]
+    return build(model.parameters(), config.lr, weight_decay=decay, **options)
 
 
 def learning_rate(config: RunConfig, epoch: int) -> float:
