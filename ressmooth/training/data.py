@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,11 @@ class Splits:
     test: Images
 
 
+@lru_cache(maxsize=2)
 def load(name: str, root: Path) -> Dataset:
     """Return a data set. Download it into `root` if it is not there."""
     if name not in LOADERS:
         raise unknown("data set", name, LOADERS)
-    return _load(name, root)
-
-
-@lru_cache(maxsize=2)
-def _load(name: str, root: Path) -> Dataset:
     if name in BUILT_IN:
         return LOADERS[name](root)
     try:
@@ -106,15 +103,10 @@ def _decode(name: str, root: Path) -> Dataset:
         if (dataset := _load_decoded(name, root)) is not None:
             return dataset
         dataset = LOADERS[name](root)
+        content = encode(asdict(dataset))
         with suppress(StorageError):  # the disk is full: every process decodes for itself
-            _save_decoded(name, root, dataset)
+            write(root / f"{name}-{sha256(content)}.pt", content)
         return dataset
-
-
-def _save_decoded(name: str, root: Path, dataset: Dataset) -> None:
-    """Write a data set to a file whose name contains the hash of its content."""
-    content = encode(asdict(dataset))
-    write(root / f"{name}-{sha256(content)}.pt", content)
 
 
 def present(root: Path) -> list[str]:
@@ -266,19 +258,12 @@ class Batches:
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch, which depend on the seed and its number alone."""
-        device = self.labels.device
         generator = stream(self.seed, "epoch", epoch)
-        order = torch.randperm(len(self.labels), generator=generator).to(device)
-        origin, step = (t.to(device) for t in self._draw_crops(len(order), generator))
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            batch = slice(start, start + self.batch_size)
-            index = order[batch]
-            pixels = (
-                self.pixels.index_select(0, index)
-                if self.augmentation == "none"
-                else self._crop(index, origin[batch], step[batch])
-            )
-            yield self.normalise(pixels), self.labels[index]
+        order = torch.randperm(len(self.labels), generator=generator)
+        drawn = (order, *self._draw_crops(len(order), generator))
+        parts = (torch.split(t.to(self.labels.device), self.batch_size) for t in drawn)
+        for index, origin, step in islice(zip(*parts, strict=True), len(self)):
+            yield self.normalise(self._crop(index, origin, step)), self.labels[index]
 
     def _draw_crops(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return each image's first pixel in its padded image, and the step to the next one."""
@@ -290,6 +275,8 @@ class Batches:
 
     def _crop(self, index: Tensor, origin: Tensor, step: Tensor) -> Tensor:
         """Crop and flip images by one gather. Masks would wait for the device."""
+        if self.augmentation == "none":
+            return self.pixels.index_select(0, index)
         n, rows, row, channels = self.pixels.shape
         y = torch.arange(self.height, device=index.device) * row
         x = torch.arange(self.width, device=index.device)

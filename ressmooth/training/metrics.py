@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ressmooth.config import METRICS, Epoch
 
@@ -27,26 +27,19 @@ def draw(curve: Sequence[Epoch], title: str) -> "Figure":
 
     figure = Figure(figsize=(7, 7.5), layout="constrained")
     accuracy, loss, scale = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.4))
-    epochs = [e.epoch for e in curve]
-    evaluated = [e for e in curve if e.val_acc is not None]
     marker = "o" if len(curve) == 1 else None  # a line through one point is invisible
-    at = [e.epoch for e in evaluated]
-    accuracy.plot(epochs, [e.train_acc for e in curve], color=BLUE, marker=marker, label="training")
-    accuracy.plot(
-        at, [e.val_acc for e in evaluated], color=VERMILLION, marker=marker, label="validation"
-    )
-    loss.plot(epochs, [e.train_loss for e in curve], color=BLUE, marker=marker)
-    loss.plot(at, [e.val_loss for e in evaluated], color=VERMILLION, marker=marker)
+
+    def plot(axes: Any, metric: str, **style: str) -> None:
+        values = {e.epoch: getattr(e, metric) for e in curve if getattr(e, metric) is not None}
+        axes.plot(values.keys(), values.values(), marker=marker, **style)
+
+    plot(accuracy, "train_acc", color=BLUE, label="training")
+    plot(accuracy, "val_acc", color=VERMILLION, label="validation")
+    plot(loss, "train_loss", color=BLUE)
+    plot(loss, "val_loss", color=VERMILLION)
     loss.set_yscale("log")
-    scale.plot(epochs, [e.scale for e in curve], color=GREEN, marker=marker, label="scale s")
-    scale.plot(
-        epochs,
-        [e.diffusivity for e in curve],
-        color=GREEN,
-        linestyle="--",
-        marker=marker,
-        label="mean diffusivity",
-    )
+    plot(scale, "scale", color=GREEN, label="scale s")
+    plot(scale, "diffusivity", color=GREEN, linestyle="--", label="mean diffusivity")
     accuracy.set(title=title, ylabel="accuracy (%)")
     loss.set(ylabel="loss")
     scale.set(xlabel="epoch", ylabel="smoothing", ylim=(-0.05, 1.05))

@@ -22,9 +22,7 @@ def build(name: str, *, num_classes: int, in_channels: int) -> nn.Module:
     """Return a network with random weights, which torch's seed determines."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
-    model = MODELS[name](num_classes, in_channels)
-    model.apply(_he_initialise)
-    return model
+    return MODELS[name](num_classes, in_channels).apply(_he_initialise)
 
 
 def _he_initialise(module: nn.Module) -> None:
@@ -51,22 +49,20 @@ class _Classifier(nn.Module):
 
 
 def _small(num_classes: int, in_channels: int) -> nn.Module:
-    widths = (in_channels, 16, 32, 64)
     layers: list[nn.Module] = []
-    for i, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
-        stride = 1 if i == 0 else 2
+    for before, after, stride in ((in_channels, 16, 1), (16, 32, 2), (32, 64, 2)):
         layers += [_conv(before, after, 3, stride), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
-    return nn.Sequential(*layers, _Classifier(widths[-1], num_classes))
+    return nn.Sequential(*layers, _Classifier(64, num_classes))
 
 
 class _BasicBlock(nn.Module):
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+    def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
-        self.conv1 = _conv(in_channels, channels, 3, stride)
+        self.stride = channels // in_channels  # a block that doubles the channels halves the image
+        self.conv1 = _conv(in_channels, channels, 3, self.stride)
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = _conv(channels, channels, 3)
         self.bn2 = nn.BatchNorm2d(channels)
-        self.stride = stride
         self.new_channels = channels - in_channels
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,13 +75,11 @@ class _BasicBlock(nn.Module):
 
 
 def _resnet(depth: int, num_classes: int, in_channels: int) -> nn.Module:
-    blocks_per_stage = (depth - 2) // 6
     layers: list[nn.Module] = [_conv(in_channels, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace=True)]
     channels = 16
     for stage_channels in (16, 32, 64):
-        for block in range(blocks_per_stage):
-            stride = 2 if block == 0 and stage_channels > 16 else 1
-            layers.append(_BasicBlock(channels, stage_channels, stride))
+        for _ in range((depth - 2) // 6):
+            layers.append(_BasicBlock(channels, stage_channels))
             channels = stage_channels
     return nn.Sequential(*layers, _Classifier(channels, num_classes))
 
@@ -107,11 +101,10 @@ class _DenseLayer(nn.Module):
 
 
 def _densenet_bc(depth: int, growth: int, num_classes: int, in_channels: int) -> nn.Module:
-    layers_per_block = (depth - 4) // 6
     channels = 2 * growth
     layers: list[nn.Module] = [_conv(in_channels, channels, 3)]
     for block in range(3):
-        for _ in range(layers_per_block):
+        for _ in range((depth - 4) // 6):
             layers.append(_DenseLayer(channels, growth))
             channels += growth
         layers += [nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]

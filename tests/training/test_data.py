@@ -219,7 +219,7 @@ def test_a_damaged_decoded_file_is_ignored(own_fashion_mnist):
     content = bytearray(file.read_bytes())
     content[content.find(parts["train"][0].numpy().tobytes()[:64])] ^= 1
     file.write_bytes(content)
-    data._load.cache_clear()
+    data.load.cache_clear()
     assert torch.equal(load("fashion_mnist", directory).train.pixels[..., 0], parts["train"][0])
 
 
