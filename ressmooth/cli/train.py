@@ -47,26 +47,18 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
     values = {name: value for name, value in options.items() if value is not None}
     config = single_run.configure(values, out, resume)
     bar = EpochBar(config.epochs)
-
-    def started(done: int, threads_before: int | None) -> None:
-        if threads_before is not None and config.threads not in (0, threads_before):
-            click.echo(
-                f"warning: resumed with {config.threads} threads (was {threads_before}): "
-                "results may not be bit-identical",
-                err=True,
-            )
-        bar.start(done)
-
     try:
         with bar.progress:
-            result = single_run.run(
-                config,
-                data=data or home() / "data",
-                out=out,
-                resume=resume,
-                started=started,
-                report=bar.advance,
-            )
+            state = single_run.load_state(out) if out and resume else None
+            if state and config.threads not in (0, state["threads"]):
+                click.echo(
+                    f"warning: resumed with {config.threads} threads (was {state['threads']}): "
+                    "results may not be bit-identical",
+                    err=True,
+                )
+            bar.start(len(state["curve"]) if state else 0)
+            data = data or home() / "data"
+            result = single_run.run(config, bar.advance, data=data, out=out, state=state)
     except KeyboardInterrupt:
         hint = f"; resume with: ressmooth train --out {out} --resume" if out else ""
         click.echo(f"stopped after epoch {bar.done}{hint}", err=True)

@@ -82,14 +82,11 @@ def load(name: str, root: Path) -> Dataset:
 
 
 def _load_decoded(name: str, root: Path) -> Dataset | None:
-    """Map the decoded data set into memory, shared by all processes of the machine.
-
-    Return None if there is no file whose content has the hash in its name.
-    """
+    """Map the decoded data set into memory that all processes share. Return None without one."""
     for path in root.glob(f"{name}-*.pt"):
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if path.stem == f"{name}-{digest}":
+        if path.stem == f"{name}-{digest}":  # the file is intact
             parts = torch.load(path, mmap=True, weights_only=True)
             return Dataset(Images(**parts["train"]), Images(**parts["test"]), parts["num_classes"])
     return None

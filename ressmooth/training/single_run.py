@@ -45,20 +45,17 @@ def _stored_config(values: Mapping[str, Any], out: Path | None) -> RunConfig:
 
 def run(
     config: RunConfig,
+    report: Callable[[Epoch], None],
     *,
     data: Path,
     out: Path | None,
-    resume: bool,
-    started: Callable[[int, int | None], None],
-    report: Callable[[Epoch], None],
+    state: TrainerState | None,
 ) -> Result:
-    """Train a run. Call `started(epochs done, threads before)` once, `report` after each epoch."""
-    state = _load(out) if out and resume else None
+    """Train a run, from `state` if given. Call `report` after each epoch."""
     if out is not None:
         make_directory(out)
         (out / CONFIG).write_text(config.model_dump_json(indent=2) + "\n")
     curve = [Epoch(**row) for row in state["curve"]] if state else []
-    started(len(curve), state["threads"] if state else None)
 
     def record(epoch: Epoch, get_state: Callable[[], TrainerState]) -> None:
         curve.append(epoch)
@@ -80,16 +77,14 @@ def _checkpoints(out: Path) -> list[Path]:
 
 def _save(out: Path, state: TrainerState) -> None:
     """Write a checkpoint, then remove the previous one."""
-    before = _checkpoints(out)
     content = checkpoint.encode(state)
     written = out / CHECKPOINT.format(checkpoint.sha256(content))
     checkpoint.write(written, content)
-    for path in before:
-        if path != written:
-            path.unlink()
+    for path in set(_checkpoints(out)) - {written}:
+        path.unlink()
 
 
-def _load(out: Path) -> TrainerState:
+def load_state(out: Path) -> TrainerState:
     """Return the newest state. There are two if `_save` was killed before it removed one."""
     states, damaged = [], None
     for path in _checkpoints(out):

@@ -8,7 +8,7 @@ augmentation are drawn from (seed, epoch), so there is no generator to save.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,11 +33,11 @@ class Result:
 
     curve: tuple[Epoch, ...]
     diverged_at: int | None  # the epoch whose loss was nan or inf
-    max_acc: float | None
-    mean_acc: float | None  # over the last tenth of the epochs
-    test_acc: float | None  # after the last epoch
     threads: int
     device: str
+    max_acc: float | None = None
+    mean_acc: float | None = None  # over the last tenth of the epochs
+    test_acc: float | None = None  # after the last epoch
 
     @property
     def outcome(self) -> str:
@@ -77,25 +77,17 @@ class Trainer:
         self.diverged_at: int | None = None
 
     def _split(self, dataset: Dataset) -> None:
-        config = self.config
-        splits = split(
-            dataset, fraction=config.fraction, selection=config.selection, seed=config.seed
-        )
+        c = self.config
+        splits = split(dataset, fraction=c.fraction, selection=c.selection, seed=c.seed)
         train = splits.train.to(self.device)
-        self.validation = splits.validation.to(self.device)
-        self.test = splits.test
+        self.validation, self.test = splits.validation.to(self.device), splits.test
         self.normalise = Normaliser(train)
-        self.batches = Batches(
-            train, self.normalise, config.batch_size, config.augmentation, config.seed
-        )
+        self.batches = Batches(train, self.normalise, c.batch_size, c.augmentation, c.seed)
 
     def _build_model(self, dataset: Dataset) -> None:
         torch.manual_seed(stream(self.config.seed, "weights").initial_seed())
-        model = models.build(
-            self.config.model,
-            num_classes=dataset.num_classes,
-            in_channels=dataset.train.pixels.shape[-1],
-        )
+        classes, channels = dataset.num_classes, dataset.train.pixels.shape[-1]
+        model = models.build(self.config.model, num_classes=classes, in_channels=channels)
         self.layout = torch.channels_last if self.config.channels_last else torch.contiguous_format
         self.model = model.to(self.device).to(memory_format=self.layout)
         self.forward = torch.compile(self.model) if self.config.compile else self.model
@@ -115,7 +107,7 @@ class Trainer:
         if self.config.evaluates(number):
             val_loss, val_acc = self._evaluate(self.validation)
         measured = (train_loss, train_acc, val_loss, val_acc)
-        if not all(math.isfinite(value) for value in measured if value is not None):
+        if not all(value is None or math.isfinite(value) for value in measured):
             self.diverged_at = number
             return None
         if val_acc is not None and val_acc > max(self._accuracies(), default=-1.0):
@@ -127,9 +119,8 @@ class Trainer:
     def _train(self, number: int) -> tuple[float, float, float, float]:
         """Train on all batches. Return mean loss, accuracy in %, mean diffusivity, mean scale."""
         self.model.train()
-        steps = len(self.batches)
-        total = steps * self.config.epochs
-        progress = [(steps * (number - 1) + step) / total for step in range(steps)]
+        steps, epochs = len(self.batches), self.config.epochs
+        progress = [(steps * (number - 1) + step) / (steps * epochs) for step in range(steps)]
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, correct, kappa
         for now, (images, labels) in zip(progress, self.batches.epoch(number), strict=True):
             logits, loss = self._step(images, labels, now)
@@ -158,9 +149,8 @@ class Trainer:
         """Return the mean loss, and the accuracy in %."""
         self.model.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for start in range(0, len(images), EVALUATION_BATCH):
-            labels = images.labels[start : start + EVALUATION_BATCH]
-            pixels = images.pixels[start : start + EVALUATION_BATCH]
+        parts = (torch.split(t, EVALUATION_BATCH) for t in (images.pixels, images.labels))
+        for pixels, labels in zip(*parts, strict=True):
             with self._autocast():
                 logits = self.model(self.normalise(pixels).contiguous(memory_format=self.layout))
             sums[0] += self.validation_loss(logits, labels) * len(labels)
@@ -189,10 +179,8 @@ class Trainer:
     def restore(self, state: TrainerState) -> None:
         """Resume from a state of the same configuration."""
         try:
-            if differing := config_differences(state["config"], self.config):
-                raise CheckpointError(
-                    f"The checkpoint belongs to another run: {'; '.join(differing)}."
-                )
+            if differing := "; ".join(config_differences(state["config"], self.config)):
+                raise CheckpointError(f"The checkpoint belongs to another run: {differing}.")
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.best_weights = {k: v.to(self.device) for k, v in state["best_weights"].items()}
@@ -202,22 +190,17 @@ class Trainer:
             raise CheckpointError(f"The checkpoint does not fit this run: {reason}") from error
 
     def result(self) -> Result:
+        machine = torch.get_num_threads(), str(self.device)
+        result = Result(tuple(self.curve), self.diverged_at, *machine)
+        if self.diverged_at is not None or len(self.curve) < self.config.epochs:
+            return result
         accuracies = self._accuracies()
-        is_complete = self.diverged_at is None and len(self.curve) == self.config.epochs
-        test_acc = None
-        if is_complete and self.config.selection == "paper":
+        mean_acc = fmean(accuracies[-self.config.window :])
+        if self.config.selection == "paper":
             test_acc = accuracies[-1]  # validation used the test set
-        elif is_complete:
+        else:
             test_acc = self._evaluate(self.test.to(self.device))[1]
-        return Result(
-            curve=tuple(self.curve),
-            diverged_at=self.diverged_at,
-            max_acc=max(accuracies) if is_complete else None,
-            mean_acc=fmean(accuracies[-self.config.window :]) if is_complete else None,
-            test_acc=test_acc,
-            threads=torch.get_num_threads(),
-            device=str(self.device),
-        )
+        return replace(result, max_acc=max(accuracies), mean_acc=mean_acc, test_acc=test_acc)
 
 
 def config_differences(stored: dict[str, Any], config: RunConfig) -> list[str]:
@@ -233,6 +216,5 @@ def config_differences(stored: dict[str, Any], config: RunConfig) -> list[str]:
 def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda': torch sees no GPU here; use 'auto' or 'cpu'")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(automatic if name == "auto" else name)
