@@ -36,9 +36,8 @@ class Bench:
     def __init__(self, quick: bool, device: str) -> None:
         self.rounds = 3 if quick else 9
         self.quick = quick
-        self.device = torch.device(
-            device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        )
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(automatic if device == "auto" else device)
         self.rows: list[Row] = []
 
     def seconds(self, work: Work, calls: int = 1) -> float:
@@ -82,39 +81,24 @@ class Bench:
     def _calls(self, work: Work) -> int:
         """Warm up. Return how many calls make a measurement long enough."""
         work()
-        once = self.seconds(work)
-        return max(1, round((0.02 if self.quick else 0.1) / max(once, 1e-6)))
+        return max(1, round((0.02 if self.quick else 0.1) / max(self.seconds(work), 1e-6)))
 
 
 def as_table(rows: list[Row]) -> str:
-    from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    for column in ("goal", "what", "ratio", "range", "must", "holds"):
-        table.add_column(column)
+    from ressmooth.report.tables import render_table
+
+    title = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+    table = Table("goal", "what", "ratio", "range", "must", "holds", title=title)
     for row in rows:
-        sign = "≤" if row.at_most else "≥"
-        table.add_row(
-            row.goal,
-            row.what,
-            f"{row.ratio:.3g}",
-            f"{row.low:.3g} … {row.high:.3g}",
-            f"{sign} {row.must:g}",
-            "yes" if row.holds else "no",
-        )
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
+        ratio, span = f"{row.ratio:.3g}", f"{row.low:.3g} … {row.high:.3g}"
+        must = f"{'≤' if row.at_most else '≥'} {row.must:g}"
+        table.add_row(row.goal, row.what, ratio, span, must, "yes" if row.holds else "no")
+    return render_table(table)
 
 
 def as_json(rows: list[Row]) -> str:
-    return json.dumps(
-        {
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "rows": [{**asdict(row), "holds": row.holds} for row in rows],
-        },
-        indent=2,
-    )
+    table = [{**asdict(row), "holds": row.holds} for row in rows]
+    machine = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    return json.dumps({**machine, "rows": table}, indent=2)

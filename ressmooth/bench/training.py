@@ -2,26 +2,29 @@
 
 import tempfile
 import warnings
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
+from torchvision import transforms
 
 from ressmooth.bench.timing import Bench, Row, Work
 from ressmooth.config import parse
 from ressmooth.smoothing import Constant, SmoothingLoss, diffusivity, residual
-from ressmooth.training import checkpoint, models
+from ressmooth.training import models
+from ressmooth.training.checkpoint import save
 from ressmooth.training.data import Batches, Normaliser, load
 from ressmooth.training.losses import SquaredError
 from ressmooth.training.trainer import Trainer
 
 BATCH = 128
-SMALLEST_EPOCH = 58  # steps of a run on an eighth of Fashion-MNIST
 OURS = partial(SmoothingLoss(Constant(0.5)), progress=0.5)
 PLAIN = SquaredError("softmax", "sum")
 
@@ -29,12 +32,9 @@ PLAIN = SquaredError("softmax", "sum")
 def measure(*, quick: bool, device: str, threads: int) -> list[Row]:
     torch.set_num_threads(threads)
     bench = Bench(quick, device)
-    measure_loss(bench)
-    measure_step(bench)
-    measure_matrix_form(bench)
-    measure_trainer(bench)
-    measure_batches(bench)
-    measure_checkpoint(bench)
+    method = (measure_loss, measure_step, measure_matrix_form)
+    for part in (*method, measure_trainer, measure_batches, measure_checkpoint):
+        part(bench)
     return bench.rows
 
 
@@ -52,13 +52,9 @@ def measure_loss(bench: Bench) -> None:
 def measure_step(bench: Bench) -> None:
     """G2: compare a training step with the smoothing loss and with the squared error."""
     model, batch = _network(bench, "resnet20"), _batch(bench)
-    bench.compare(
-        "G2",
-        "ResNet20 step: smoothing / squared error (paper: 1.67)",
-        partial(_stepper(model, OURS), *batch),
-        partial(_stepper(model, PLAIN), *batch),
-        must=1.02,
-    )
+    ours, plain = (partial(_stepper(model, loss), *batch) for loss in (OURS, PLAIN))
+    what = "ResNet20 step: smoothing / squared error (paper: 1.67)"
+    bench.compare("G2", what, ours, plain, must=1.02)
 
 
 def measure_matrix_form(bench: Bench) -> None:
@@ -101,29 +97,20 @@ def measure_trainer(bench: Bench) -> None:
     for name, must in (("resnet20", 1.03), ("small", 1.20)):
         trainer = _trainer(bench, name)
         bare = partial(_stepper(_network(bench, name), OURS), *_batch(bench))
-        bench.compare(
-            "G4",
-            f"trainer's epoch / bare steps on one batch, {name}",
-            partial(trainer._train, 1),
-            partial(_repeat, bare, len(trainer.batches)),
-            must=must,
-        )
+        bare_epoch = partial(bench.seconds, bare, len(trainer.batches))
+        what = f"trainer's epoch / bare steps on one batch, {name}"
+        bench.compare("G4", what, partial(trainer._train, 1), bare_epoch, must=must)
 
 
 def measure_checkpoint(bench: Bench) -> None:
     """G12: compare saving a checkpoint with the shortest epoch of the paper's studies."""
     trainer = _trainer(bench, "resnet20")
     trainer.train_epoch()  # so that momentum and best weights exist
+    step = partial(trainer._step, *_batch(bench), 0.5)
+    what = "checkpoint / epoch of 58 ResNet20 steps"  # an eighth of Fashion-MNIST
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "checkpoint.pt"
-        bench.compare(
-            "G12",
-            f"checkpoint / epoch of {SMALLEST_EPOCH} ResNet20 steps",
-            lambda: checkpoint.save(path, trainer.state()),
-            partial(trainer._step, *_batch(bench), 0.5),
-            must=0.01,
-            parts=SMALLEST_EPOCH,
-        )
+        bench.compare("G12", what, lambda: save(path, trainer.state()), step, must=0.01, parts=58)
 
 
 def _trainer(bench: Bench, model: str) -> Trainer:
@@ -132,12 +119,10 @@ def _trainer(bench: Bench, model: str) -> Trainer:
     return Trainer(parse({**settings, "device": bench.device.type, "fraction": fraction}), Path())
 
 
-def _network(
-    bench: Bench, name: str, layout: torch.memory_format = torch.channels_last
-) -> nn.Module:
+def _network(bench: Bench, name: str) -> nn.Module:
     torch.manual_seed(0)
     model = models.build(name, num_classes=10, in_channels=3)
-    return model.to(bench.device).to(memory_format=layout)
+    return model.to(bench.device).to(memory_format=torch.channels_last)
 
 
 def _batch(bench: Bench) -> tuple[Tensor, Tensor]:
@@ -160,73 +145,49 @@ def _stepper(model: nn.Module, loss: Callable[..., Tensor]) -> Callable[[Tensor,
     return step
 
 
-def _repeat(work: Work, times: int) -> None:
-    for _ in range(times):
-        work()
-
-
 def measure_batches(bench: Bench) -> None:
     """G5: compare a DataLoader of PIL images with our batches, alone and in an epoch."""
     train = load("synthetic", Path()).train.to(bench.device)
-    ours = Batches(train, Normaliser(train), BATCH, "crop-flip", seed=0)
-    pil = _PilImages()
-    bench.compare(
-        "G5a",
-        "crop-flip batches: PIL DataLoader / ours",
-        lambda: sum(1 for _ in _pil_loader(pil, 0)),
-        lambda: sum(1 for _ in ours.epoch(1)),
-        must=12.0,
-        at_most=False,
-    )
+    batches = Batches(train, Normaliser(train), BATCH, "crop-flip", seed=0)
+    loader = partial(DataLoader, _PilImages(), BATCH, shuffle=True, drop_last=True)
+    what = "crop-flip batches: PIL DataLoader / ours"
+    theirs, ours = lambda: deque(loader(), 0), lambda: deque(batches.epoch(1), 0)  # keep none
+    bench.compare("G5a", what, theirs, ours, must=12.0, at_most=False)
     steps = 2 if bench.quick else 10
-    their_step = _stepper(_network(bench, "resnet20", torch.contiguous_format), PLAIN)
     our_step = _stepper(_network(bench, "resnet20"), PLAIN)
+    default_layout = _network(bench, "resnet20").to(memory_format=torch.contiguous_format)
+    their_step = _stepper(default_layout, PLAIN)
 
     def their_epoch(workers: int) -> None:
         """Train as most scripts do: default layout, and the accuracy read at every step."""
-        for images, labels in islice(_pil_loader(pil, workers), steps):
+        for images, labels in islice(loader(num_workers=workers), steps):
             labels = torch.as_tensor(labels).to(bench.device)
             logits = their_step(images.to(bench.device), labels)
             (logits.argmax(1) == labels).sum().item()
 
     def our_epoch() -> None:
-        for images, labels in islice(ours.epoch(1), steps):
+        for images, labels in islice(batches.epoch(1), steps):
             our_step(images, labels)
 
     candidates = (0,) if bench.quick else (0, 2, 4)
     with warnings.catch_warnings(action="ignore"):  # more workers than cores
         workers = min(candidates, key=lambda n: bench.seconds(partial(their_epoch, n)))
     what = f"ResNet20 epoch: PIL DataLoader with {workers} workers / ours"
-    theirs = partial(their_epoch, workers)
-    bench.compare("G5b", what, theirs, our_epoch, must=1.08, at_most=False)
+    bench.compare("G5b", what, partial(their_epoch, workers), our_epoch, must=1.08, at_most=False)
 
 
 class _PilImages(TorchDataset[tuple[Tensor, int]]):
     """PIL images with torchvision transforms per sample, as in most training scripts."""
 
     def __init__(self) -> None:
-        from torchvision import transforms
-
         train = load("synthetic", Path()).train
         self.pixels, self.labels = train.pixels.numpy(), train.labels.tolist()
-        self.transform = transforms.Compose(
-            [
-                transforms.RandomCrop(32, 4),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                transforms.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2)),
-            ]
-        )
+        normalise = transforms.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+        augment = transforms.RandomCrop(32, 4), transforms.RandomHorizontalFlip()
+        self.transform = transforms.Compose([*augment, transforms.ToTensor(), normalise])
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        from PIL import Image
-
-        image: Tensor = self.transform(Image.fromarray(self.pixels[index]))
-        return image, self.labels[index]
-
-
-def _pil_loader(images: _PilImages, workers: int) -> "DataLoader[tuple[Tensor, int]]":
-    return DataLoader(images, BATCH, shuffle=True, drop_last=True, num_workers=workers)
+        return self.transform(Image.fromarray(self.pixels[index])), self.labels[index]
