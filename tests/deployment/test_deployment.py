@@ -80,7 +80,7 @@ class Deployment:
         for name in files:
             if (ROOT / name).exists():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, directory / name)
+                shutil.copy(ROOT / name, directory / name, follow_symlinks=False)
         for name in ("calm", "disturbed"):
             (directory / "studies" / f"{name}.toml").write_text(STUDY.format(name=name))
         self.environment = {
