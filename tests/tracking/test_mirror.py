@@ -56,7 +56,7 @@ def home(tmp_path, empty_database):
     return tmp_path
 
 
-@pytest.fixture(params=["embedded", pytest.param("server", marks=pytest.mark.slow)])
+@pytest.fixture(params=["embedded", "server"])
 def uri(request, home):
     if request.param == "embedded":
         return tracking_uri(home)
