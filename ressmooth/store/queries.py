@@ -4,8 +4,18 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import fields
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select, tuple_
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    func,
+    select,
+    tuple_,
+)
 
 from ressmooth.store.database import Part, reading
 from ressmooth.store.rows import Problem, PublishedFigure, RunRow, State, TrialRow, Winner
@@ -41,6 +51,16 @@ WINNERS = (
     .group_by(Trial.arm, Trial.condition, ARMS.c.tried, ARMS.c.first)
     .order_by(ARMS.c.first)
 )
+
+
+def _statements(predicate: ColumnElement[bool]) -> tuple[Select[Any], Select[Any]]:
+    """Return the statements for some trials and for their runs."""
+    runs = select(Run).join(Trial, Run.trial_id == Trial.id).where(predicate).order_by(Run.seed)
+    return select(Trial).where(predicate).order_by(Trial.id), runs
+
+
+CHOSEN: BindParameter[Any] = bindparam("chosen", expanding=True)
+WITH_CONFIRMATIONS = _statements(Trial.id.in_(CHOSEN) | Trial.confirms.in_(CHOSEN))
 PROBLEM = tuple_(Baseline.dataset, Baseline.model, Baseline.fraction)
 PUBLISHED = (
     select(*(Baseline.__table__.columns[field.name] for field in fields(PublishedFigure)))
@@ -64,8 +84,7 @@ class Queries(Part):
     def winners(self, connection: Connection, study_id: int) -> list[Winner]:
         """Return the best complete trial per arm and condition, oldest arms first."""
         chosen = connection.execute(WINNERS, {"of_study": study_id}).all()
-        ids = [row.id for row in chosen]
-        found = trials_where(connection, Trial.id.in_(ids) | Trial.confirms.in_(ids))
+        found = _fetch(connection, WITH_CONFIRMATIONS, {"chosen": [row.id for row in chosen]})
         trials = {trial.id: trial for trial in found}
         confirmations = {trial.confirms: trial for trial in found}
         return [Winner(trials[row.id], row.tried, confirmations.get(row.id)) for row in chosen]
@@ -80,12 +99,17 @@ class Queries(Part):
 
 
 def trials_where(connection: Connection, predicate: ColumnElement[bool]) -> list[TrialRow]:
+    return _fetch(connection, _statements(predicate), {})
+
+
+def _fetch(
+    connection: Connection, statements: tuple[Select[Any], Select[Any]], values: dict[str, Any]
+) -> list[TrialRow]:
+    of_trials, of_runs = statements
     runs: dict[int, list[RunRow]] = defaultdict(list)
-    query = select(Run).join(Trial, Run.trial_id == Trial.id).where(predicate).order_by(Run.seed)
-    for row in connection.execute(query).mappings():
+    for row in connection.execute(of_runs, values).mappings():
         runs[row["trial_id"]].append(RunRow(**row))
-    trials = connection.execute(select(Trial).where(predicate).order_by(Trial.id)).mappings()
     return [
         TrialRow(**{**row, "condition": json.loads(row["condition"])}, runs=runs[row["id"]])
-        for row in trials
+        for row in connection.execute(of_trials, values).mappings()
     ]
