@@ -135,7 +135,7 @@ def smooth(residual: Tensor, diffusivity: Tensor, layers: int = 1) -> Tensor:
 def diffuse(residual_map: Tensor, diffusivity: Tensor, steps: int = 1, dt: float = 0.25) -> Tensor:
     """Take explicit steps of du/dtau = kappa Laplacian(u) (8) on [N, C, H, W]. Return u.
 
-    The stencil has five points, the boundary condition is Neumann's. Stable while
+    Uses a five-point stencil with Neumann (zero-flux) boundaries. Stable while
     diffusivity * dt <= 1/4.
     """
     u = residual_map

@@ -1,4 +1,9 @@
-"""Local and Ray execution of one planner."""
+"""Local and Ray execution of one planner.
+
+How a study resumes: the launcher takes the lease (store/lease.py), the planner queues what the
+Store has not recorded as finished (search/planner.py), and the runner restores each run from its
+newest intact checkpoint (engines/runner.py).
+"""
 
 import time
 from collections.abc import Callable

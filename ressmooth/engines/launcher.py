@@ -39,41 +39,46 @@ class Launcher:
         self.resume_command, self.quiet = resume_command, quiet
         self.holder = Holder.here()
         self.signals: list[int] = []
+        self.began = self.last_heartbeat = time.monotonic()
+        self.elapsed_before = 0.0  # seconds, by earlier launches
 
     def launch(self) -> int:
         """Run the study. Return the exit code."""
         make_directory(self.home)
-        with closing(open_store(default_url(self.home))) as self.store:
-            number = self._run_with_lease()
-            if not number:
+        self.store = open_store(default_url(self.home))
+        with closing(self.store):
+            signal_number = self._hold_lease()
+            if not signal_number:
                 return self._show_comparison()
             click.echo(f"stopped; nothing is lost. Resume with: {self.resume_command}", err=True)
-            return 128 + number
+            return 128 + signal_number
 
-    def _run_with_lease(self) -> int:
-        """Be the study's only launcher while it runs. Return the signal that ended it, or 0."""
+    def _hold_lease(self) -> int:
+        """Be the study's only launcher while it trains. Return the signal that ended it, or 0.
+
+        While the engine runs, a signal lets epochs end. At any other time it stops the launcher.
+        """
         self.study_id = self.store.open_study(self.spec)
         self.store.acquire(self.study_id, self.holder)
         try:
-            with _on_signal(_raise):
-                return self._run()
-        except _Stopped as stopped:  # while workers start or MLflow is waited for
-            return stopped.number
+            with _on_signal(_raise_stopped):
+                return self._train_and_deliver()
+        except _Stopped as stopped:
+            return stopped.signal_number
         finally:
             self.store.release(self.study_id, self.holder)
 
-    def _run(self) -> int:
-        """Train what is left. Return the signal that ended it, or 0."""
+    def _train_and_deliver(self) -> int:
+        """Train what is left and feed MLflow. Return the signal that ended it, or 0."""
         self.planner = Planner(self.store, self.study_id, self.spec)
         relay = Relay(self.store.url, self.home, tracking_uri(self.home), self.study_id)
         relay.start()
-        self.began = self.last_heartbeat = time.monotonic()
         study = self.store.study(self.spec.name)
         self.elapsed_before = study.elapsed if study else 0.0
         self._tick()  # a spent time budget adds no more trials
         if self.planner.peek():
             self._fetch_data()
-            self._execute()
+            self._run_engine()
             self.store.announce_study(self.study_id)
         self.store.heartbeat(self.study_id, self.holder, self._elapsed())
         timeout = STOPPED_DELIVERY_TIMEOUT if self.signals else DELIVERY_TIMEOUT
@@ -85,10 +90,10 @@ class Launcher:
             )
         return self.signals[0] if self.signals else 0
 
-    def _execute(self) -> None:
-        def stop(number: int, _: object) -> None:
+    def _run_engine(self) -> None:
+        def stop(signal_number: int, _: object) -> None:
             """Stop at the next epoch ends. A second signal stops at once."""
-            self.signals.append(number)
+            self.signals.append(signal_number)
             self.engine.stop()
 
         with View(self.planner, self.engine.workers, quiet=self.quiet) as view, _on_signal(stop):
@@ -176,12 +181,12 @@ def _fetch(launcher: int, sender: Connection, names: list[str], data: Path) -> N
 
 
 class _Stopped(BaseException):
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
 
 
-def _raise(number: int, _: object) -> None:
-    raise _Stopped(number)
+def _raise_stopped(signal_number: int, _: object) -> None:
+    raise _Stopped(signal_number)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class RayEngine(Stoppable):
 
     def __init__(self, resources: Resources, workers: int | None, url: str) -> None:
         self.cluster = RayCluster(resources, workers, url)
-        self.worker = Worker
+        self.worker = Worker  # the benchmark replaces it
         self.running: dict[str, tuple[int, RunRow]] = {}  # Ray's trial id -> row in the view, run
         self.refreshed = time.monotonic()
 
@@ -73,6 +73,7 @@ class RayEngine(Stoppable):
                 raise leave.error from None
         finally:
             _shut_down()  # workers end with their launcher
+        # not after an error: another launcher may have taken over the study
         for _, run in self.running.values():
             self.store.release_run(run.id)
 
@@ -97,7 +98,7 @@ class RayEngine(Stoppable):
             ),
         )
 
-    def next(self, trial: str) -> Any:
+    def next_run(self, trial: str) -> Any:
         """Return the run that Ray executes as `trial`, None to wait, or FINISHED."""
         is_full = len(self.running) >= self.workers
         run = None if is_full or self.is_stopping else self.planner.next()
@@ -214,7 +215,7 @@ def _leave_on_error(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _TunePart:
-    """A part that Tune pickles for a restore that never happens here."""
+    """Base of the objects that Tune pickles. They are never restored."""
 
     def __init__(self, engine: RayEngine) -> None:
         super().__init__()
@@ -227,7 +228,7 @@ class _TunePart:
 class _PlannerSearcher(_TunePart, Searcher):
     @_leave_on_error
     def suggest(self, trial_id: str) -> Any:
-        return self.engine.next(trial_id)
+        return self.engine.next_run(trial_id)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Do nothing: the scheduler handles this event."""
@@ -263,7 +264,10 @@ class _TickCallback(_TunePart, tune.Callback):
 
 
 class _ActorManager(RayActorManager):
-    """Makes Tune survive Ray's memory monitor, whose kills it takes for an error of its own."""
+    """Makes Tune survive Ray's memory monitor: it mistakes a kill for an internal error.
+
+    Needed with Ray 2.60; pyproject.toml pins that version because the class is private.
+    """
 
     def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
         if isinstance(exception, ray.exceptions.OutOfMemoryError):
@@ -275,7 +279,7 @@ tune_controller.RayActorManager = _ActorManager  # type: ignore[attr-defined]
 
 
 def _reason(message: str) -> str:
-    """Return in a few words why a worker was lost, from Ray's long message."""
+    """Return in a few words why a worker was lost, from the message of Ray 2.60."""
     if "low on memory" in message:
         return "worker killed: its node is out of memory"
     if "worker process has died" in message:

@@ -35,6 +35,7 @@ def next_step(trial: TrialRow, spec: StudySpec) -> AddRuns | Finish | None:
     """Return what a trial needs next, or None while it trains or if it is finished."""
     if any(not run.state.is_terminal for run in trial.runs):
         return None
+    # a search trial with a failed seed has no value; a confirmation reports the seeds it has
     is_confirmation = trial.confirms is not None
     if is_confirmation or all(run.state == State.COMPLETE for run in trial.runs):
         missing = set(seeds_of(spec, is_confirmation)) - {run.seed for run in trial.runs}
@@ -64,7 +65,7 @@ def aggregate(trial: TrialRow, objective: str) -> tuple[State, float | None]:
 
 @dataclass
 class Progress:
-    """How much is done of what is known to come."""
+    """Runs and epochs: finished, and expected in total."""
 
     runs_done: int
     runs_known: int
@@ -123,8 +124,9 @@ class Planner:
         return self.sampler.should_prune(trial.branch, trial.number_in_branch, epoch, accuracy)
 
     def prune(self, run: RunRow, best: float) -> None:
-        """Record pruning for a worker that Ray has already stopped."""
-        attempt = Attempt(run.id, run.attempt + 1, run.last_epoch)  # as our worker claimed it
+        """Record a pruned run for its Ray worker, which waits between two epochs."""
+        # `run` was read before the worker claimed it, which added 1 to the attempt
+        attempt = Attempt(run.id, run.attempt + 1, run.last_epoch)
         seconds = sum(epoch.seconds or 0.0 for epoch in self.store.curve(run.id))
         self.store.finish_run(attempt, State.PRUNED, max_acc=best, seconds=seconds)
 
@@ -145,8 +147,8 @@ class Planner:
 
     def _add(self, proposal: Proposal) -> None:
         """Record a proposed trial. A pruner sees its first seed before the others are added."""
-        is_pruned = self.spec.search.pruner != "none" and proposal.branch.space
-        seeds = range(1 if is_pruned else self.spec.seeds)
+        may_be_pruned = self.spec.search.pruner != "none" and proposal.branch.space
+        seeds = range(1 if may_be_pruned else self.spec.seeds)
         threads = self.spec.resources.threads
         settings = {"threads": threads, **proposal.branch.values, **proposal.params}
         configs = [parse({**settings, "seed": seed}).model_dump() for seed in seeds]
@@ -186,7 +188,7 @@ class Planner:
 
     def _track(self, trial: TrialRow) -> None:
         self._enqueue(trial)
-        self._advance(trial)  # of a trial recorded by an earlier launch
+        self._advance(trial)  # an earlier launch may have died before this step
 
     def _enqueue(self, trial: TrialRow) -> None:
         self.trials[trial.id] = trial

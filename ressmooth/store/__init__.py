@@ -4,6 +4,7 @@ from contextlib import closing
 
 from ressmooth.store.database import Database, default_url, safe_url
 from ressmooth.store.lease import Leases
+from ressmooth.store.migrate import upgrade
 from ressmooth.store.outbox import OutboxQueue
 from ressmooth.store.queries import Queries
 from ressmooth.store.rows import (
@@ -21,7 +22,6 @@ from ressmooth.store.rows import (
     Winner,
 )
 from ressmooth.store.runs import Runs
-from ressmooth.store.schema import upgrade
 from ressmooth.store.studies import Studies, check_same_spec
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Record runs, from waiting to finished.
 
 A worker's writes carry its attempt number: a stale attempt writes nothing, and a finished run never
-changes. Every method is idempotent, because Database.transact may repeat it.
+changes. Every write is safe to repeat, because Database.transact may repeat it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -64,7 +64,7 @@ NO_OUTCOME = dict.fromkeys(Outcome.__annotations__)
 
 
 class Runs(Part):
-    """The writes of workers, and of launchers for workers that died."""
+    """Runs and their curves: what workers write, and what a launcher writes for dead workers."""
 
     @reading
     def run(self, connection: Connection, run_id: int) -> RunRow:
@@ -161,11 +161,11 @@ class Runs(Part):
 
     @writing
     def release_run(self, connection: Connection, run_id: int) -> None:
-        """Let a run wait for the next launch, because its launcher stops."""
+        """Requeue a run whose launcher stops."""
         _change(connection, run_id, Run.state == State.RUNNING, {"state": State.WAITING})
 
     def fail_worker(self, run_id: int, reason: str) -> int:
-        """Let a run wait for another worker. Return how often its worker has died."""
+        """Requeue a run whose worker died. Return how often that has happened."""
         # The attempt is read in a transaction of its own, so that a repeated write counts once.
         return self._fail_attempt(run_id, self.run(run_id).attempt, reason)
 
@@ -182,13 +182,13 @@ class Runs(Part):
 
     @writing
     def give_up(self, connection: Connection, run_id: int, reason: str) -> None:
-        """Let an unfinished run fail."""
+        """Mark an unfinished run as failed."""
         values = {"state": State.FAILED, "error": reason, "finished_at": db_now()}
         _change(connection, run_id, IS_OPEN, {"attempt": Run.attempt + 1, **values})
 
     @writing
     def reset_failed(self, connection: Connection, study_id: int) -> int:
-        """Let every failed run of a study start over. Return how many."""
+        """Requeue the failed runs of a study from their first epoch. Return how many."""
         failed = connection.execute(
             update(Run)
             .where(
@@ -202,8 +202,8 @@ class Runs(Part):
         runs = [{"of_run": run.id} for run in failed]
         if runs:
             connection.execute(delete(Epoch).where(Epoch.run_id == bindparam("of_run")), runs)
-            unsent = (Outbox.run_id == bindparam("of_run")) & (Outbox.kind == Event.EPOCH)
-            reject = update(Outbox).where(unsent, PENDING)
+            epoch_events = (Outbox.run_id == bindparam("of_run")) & (Outbox.kind == Event.EPOCH)
+            reject = update(Outbox).where(epoch_events, PENDING)
             connection.execute(reject.values(parked="the run is trained again"), runs)
             reopen(connection, {run.trial_id for run in failed})
         return len(failed)
@@ -215,7 +215,7 @@ def check_terminal(state: State) -> None:
 
 
 def reopen(connection: Connection, trial_ids: Iterable[int]) -> None:
-    """Let finished trials run again, because they have new runs to train."""
+    """Reopen finished trials that have new runs."""
     statement = update(Trial).where(Trial.id == bindparam("reopened"))
     connection.execute(
         statement.values(state=State.RUNNING, value=None, finished_at=None),

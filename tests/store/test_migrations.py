@@ -17,7 +17,7 @@ from helpers.store_rows import ENVIRONMENT, epoch, record, spec
 from sqlalchemy import inspect, text
 
 from ressmooth.errors import SchemaError, StorageError
-from ressmooth.store import Store, database, migrations, open_store, schema, upgrade
+from ressmooth.store import Store, database, migrate, migrations, open_store, upgrade
 from ressmooth.store.tables import Base
 
 PUBLISHED = {row.problem for row in published_figures()}
@@ -55,8 +55,8 @@ def next_release(tmp_path, monkeypatch):
         directory = tmp_path / "migrations"
         shutil.copytree(Path(migrations.__file__).parent, directory)
         (directory / "versions" / "0003_next.py").write_text(migration)
-        monkeypatch.setattr(schema, "MIGRATIONS", directory)
-        for module in (schema, database):
+        monkeypatch.setattr(migrate, "MIGRATIONS", directory)
+        for module in (migrate, database):
             monkeypatch.setattr(module, "HEAD", "0003")
 
     return release
@@ -172,7 +172,7 @@ def test_an_older_file_is_backed_up_first(file, next_release, monkeypatch):
 def test_if_the_backup_fails_nothing_is_upgraded(file, next_release, monkeypatch):
     store = open_store(f"sqlite:///{file}")
     next_release(ADD_A_NOTE)
-    monkeypatch.setattr(schema.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(migrate.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(StorageError, match="Cannot back up .*full"):
         upgrade(store.url)
     assert "note" not in columns(store, "trial")
@@ -286,8 +286,8 @@ def test_migration_0002_fills_in_conditions_from_recorded_runs(store_url, tmp_pa
     directory = tmp_path / "first"
     shutil.copytree(Path(migrations.__file__).parent, directory)
     (directory / "versions" / "0002_comparison.py").unlink()
-    monkeypatch.setattr(schema, "MIGRATIONS", directory)
-    monkeypatch.setattr(schema, "HEAD", "0001")
+    monkeypatch.setattr(migrate, "MIGRATIONS", directory)
+    monkeypatch.setattr(migrate, "HEAD", "0001")
     upgrade(store_url)
     monkeypatch.undo()
     old = database.Database(store_url)

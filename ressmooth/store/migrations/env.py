@@ -1,4 +1,4 @@
-"""Run by Alembic on the connection of `ressmooth.store.schema`, inside its transaction."""
+"""Run by Alembic on the connection of `ressmooth.store.migrate`, inside its transaction."""
 
 from alembic import context
 
