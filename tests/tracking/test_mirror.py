@@ -56,7 +56,7 @@ def home(tmp_path, empty_database):
     return tmp_path
 
 
-@pytest.fixture(params=["embedded", "server"])
+@pytest.fixture(params=["embedded", pytest.param("server", marks=pytest.mark.slow)])
 def uri(request, home):
     if request.param == "embedded":
         return tracking_uri(home)
@@ -108,6 +108,7 @@ class Seen:
             assert len(self.history(run, "max_acc")) == 1
 
 
+@pytest.mark.parametrize("uri", ["embedded", "server"], indirect=True)  # both are quick
 def test_a_study_arrives_complete(store, home, uri, tmp_path):
     name = "complete"
     study_id = open_study(store, name)
