@@ -33,7 +33,10 @@ RESULTS = """
 
 @pytest.fixture(scope="module")
 def nodes(ray_token):
-    """A head without room for runs, and two nodes with a logical GPU each."""
+    """A head without room for runs, and two nodes with a logical GPU each.
+
+    The tests share it. Those that kill a node or the head come last.
+    """
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False}
@@ -117,22 +120,6 @@ def test_a_killed_launcher_resumes_without_training_twice(
 
 
 @pytest.mark.slow
-def test_a_killed_node_loses_nothing(cluster, database, study, tmp_path, alone):
-    launcher = subprocess.Popen(
-        command(study, tmp_path, "--engine", "ray"), stderr=subprocess.PIPE, text=True
-    )
-    wait_for(lambda: database("SELECT count(*) FROM epoch")[0][0] >= 5)
-    cluster.remove_node(list(cluster.worker_nodes)[0], allow_graceful=False)
-    _, errors = launcher.communicate(timeout=180)
-    cluster.add_node(num_cpus=4, num_gpus=1)  # the next tests expect two
-    assert launcher.returncode == 0, errors
-    assert "worker lost with its node, retry 1/3" in errors
-    assert database(RESULTS) == alone[0]
-    assert database("SELECT run_id, epoch FROM epoch GROUP BY 1, 2 HAVING count(*) > 1") == []
-    assert database("SELECT count(*) FROM epoch") == [(8 * EPOCHS,)]
-
-
-@pytest.mark.slow
 def test_the_plan_says_what_the_cluster_has_room_for(cluster, study, tmp_path):
     home = tmp_path / "home"
     done = launch(study, home, "--engine", "ray", "--dry-run")
@@ -150,6 +137,21 @@ def test_a_run_that_fits_no_node_is_refused(cluster, study, tmp_path):
     assert done.returncode == 2
     assert "gpus_per_run = 2" in done.stderr and "2 GPUs" in done.stderr
     assert "Traceback" not in done.stderr and not home.exists()
+
+
+@pytest.mark.slow
+def test_a_killed_node_loses_nothing(cluster, database, study, tmp_path, alone):
+    launcher = subprocess.Popen(
+        command(study, tmp_path, "--engine", "ray"), stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: database("SELECT count(*) FROM epoch")[0][0] >= 5)
+    cluster.remove_node(list(cluster.worker_nodes)[0], allow_graceful=False)
+    _, errors = launcher.communicate(timeout=180)
+    assert launcher.returncode == 0, errors
+    assert "worker lost with its node, retry 1/3" in errors
+    assert database(RESULTS) == alone[0]
+    assert database("SELECT run_id, epoch FROM epoch GROUP BY 1, 2 HAVING count(*) > 1") == []
+    assert database("SELECT count(*) FROM epoch") == [(8 * EPOCHS,)]
 
 
 @pytest.mark.slow
