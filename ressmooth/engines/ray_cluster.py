@@ -49,8 +49,8 @@ class RayCluster:
         if not self.refresh():
             raise ConfigError(
                 f"resources.gpus_per_run = {resources.gpus_per_run:g}, cpus_per_run = "
-                f"{resources.cpus_per_run:g}: no node has room for a run; "
-                f"there are {self.description}"
+                f"{resources.cpus_per_run:g}: no node has room for a run "
+                f"{self.description}"
             )
 
     @property
