@@ -102,6 +102,12 @@ def residual(logits: Tensor, target: Tensor, output: Output = "softmax", dim: in
                 f"but got {tuple(target.shape)}."
             )
         return (prediction - target.to(prediction.dtype)).abs()
+    expected = logits.movedim(dim, -1).shape[:-1]
+    if target.dtype in (torch.bool, torch.complex64, torch.complex128) or target.shape != expected:
+        raise ValueError(
+            f"Class indices for logits {tuple(logits.shape)} must be integers {tuple(expected)}, "
+            f"but got {target.dtype} {tuple(target.shape)}; one-hot targets must be floating point."
+        )
     index = target.long().unsqueeze(dim)
     return (prediction - torch.zeros_like(prediction).scatter_(dim, index, 1.0)).abs()
 
@@ -159,6 +165,17 @@ def squared_norm(
     return squares.sum(dim) if reduction == "sum" else squares.mean(dim)
 
 
+def _check_progress(progress: float | Tensor) -> None:
+    """Refuse an epoch number, for which the smoothing would be off. Tensors are not read back."""
+    if isinstance(progress, Tensor):
+        if progress.ndim:
+            raise ValueError(f"progress must be a 0-d tensor, but got {tuple(progress.shape)}.")
+    elif not 0 <= progress <= 1:
+        raise ValueError(
+            f"progress must be the fraction of training done, in [0, 1], but got {progress}."
+        )
+
+
 class _ResidualLoss(nn.Module):
     """The mean squared norm (7) of residuals that a subclass smooths."""
 
@@ -190,6 +207,7 @@ class _ResidualLoss(nn.Module):
         self.diffusivity: Tensor | None = None  # kappa of the last call, for a run's curve
 
     def forward(self, logits: Tensor, target: Tensor, progress: Progress) -> Tensor:
+        _check_progress(progress)
         d = residual(logits, target, self.output, self.axis)
         scale = self.annealing(progress)
         # The paper's "deterministic smoothing kernel": the backward pass takes kappa as constant.

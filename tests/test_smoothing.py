@@ -551,3 +551,27 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error():
 def test_importing_the_package_does_not_import_torch():
     code = "import sys, ressmooth; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("target", [torch.zeros(3), torch.zeros(1), torch.zeros(4, 5)])
+def test_class_indices_must_fit_the_logits(target):
+    with pytest.raises(ValueError, match=r"must be integers \(4,\), but got"):
+        SmoothingLoss(Constant(0.5))(torch.randn(4, 5), target.long(), 0.5)
+
+
+def test_class_indices_of_dense_outputs_must_fit():
+    with pytest.raises(ValueError, match=r"must be integers \(2, 8, 8\)"):
+        SpatialSmoothingLoss(Constant(0.5))(
+            torch.randn(2, 5, 8, 8), torch.zeros(2, 4, 8, dtype=torch.long), 0.5
+        )
+
+
+def test_boolean_targets_are_refused():
+    with pytest.raises(ValueError, match="torch.bool"):
+        SmoothingLoss(Constant(0.5))(torch.randn(4, 2), torch.zeros(4, dtype=torch.bool), 0.5)
+
+
+@pytest.mark.parametrize("progress", [7, -1, 1.001, math.nan, torch.tensor([0.5, 0.6])])
+def test_progress_is_a_fraction_of_training(progress):
+    with pytest.raises(ValueError, match="progress must be"):
+        SmoothingLoss(Constant(0.5))(torch.randn(4, 5), torch.zeros(4, dtype=torch.long), progress)
