@@ -13,7 +13,14 @@ import click
 from ressmooth.cli import find_study, main, open_home, with_home
 from ressmooth.errors import ConfigError, StorageError, TrackingError
 from ressmooth.formatting import count
+from ressmooth.paths import home as default_home
 from ressmooth.paths import make_directory
+
+HOME_FILES = ("results.db", "mlflow.db", "mlflow.lock", "runs", "artifacts", "data")
+
+with_force = click.option(
+    "--force", is_flag=True, help="replace files that ressmooth did not write"
+)
 
 
 @main.command("list")
@@ -82,10 +89,11 @@ def compare(
 @main.command()
 @click.argument("study")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="output directory")
+@with_force
 @with_home
-def report(study: str, out: Path, home: Path) -> None:
+def report(study: str, out: Path, force: bool, home: Path) -> None:
     """Write a report of STUDY (HTML, Markdown, figures, tables) and log it to MLflow."""
-    from ressmooth.report.page import Report, write
+    from ressmooth.report.page import Report, is_report, write
     from ressmooth.tracking.server import show_report
 
     store = open_home(home)
@@ -93,17 +101,41 @@ def report(study: str, out: Path, home: Path) -> None:
     if not contents.arms:
         reason = f"nothing to report yet, no trial is complete; see: ressmooth show {study}"
         raise ConfigError(f"{study}: {reason}")
+    index = out / "index.html"
+    names = ("report.md", "comparison.csv", "comparison.json", "figures")
+    ours = is_report(index)
+    for path in (index, *(out / name for name in names)):
+        check_replaceable(path, home, ours, force)
     with TemporaryDirectory() as scratch:  # so that MLflow gets no other files of `out`
         write(contents, Path(scratch))
         with _writing(out):
             for old in out.glob("figures/[0-9][0-9]-*.png"):
                 old.unlink()
-            shutil.copytree(scratch, out, dirs_exist_ok=True)
+            _copy_files(Path(scratch), out)
         click.echo(f"wrote {out}/: index.html, report.md, comparison.csv and .json, figures/")
         try:
             show_report(home, contents.study, Path(scratch))
         except TrackingError as error:
             click.echo(f"warning: not logged to MLflow ({error})", err=True)
+
+
+def check_replaceable(path: Path, home: Path, is_ours: bool, force: bool) -> None:
+    """Refuse to replace a file that ressmooth did not write, and files of the home always."""
+    place = path.resolve()
+    if any(place.is_relative_to(home.resolve() / name) for name in HOME_FILES):
+        raise ConfigError(f"--out {path}: belongs to the home {home}; choose another path")
+    if path.exists() and not is_ours and not force:
+        reason = "exists and was not written by ressmooth"
+        raise ConfigError(f"--out {path}: {reason}; choose another path, or add --force")
+
+
+def _copy_files(source: Path, out: Path) -> None:
+    """Copy a directory's files. Modes follow the umask, and existing directories keep theirs."""
+    for path in source.rglob("*"):
+        if path.is_file():
+            target = out / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
 
 
 @contextmanager
@@ -123,12 +155,14 @@ def _writing(path: Path) -> Iterator[None]:
 @main.command()
 @click.argument("picture", type=click.Choice(["annealing", "sigmoid"]))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help=".png, .svg or .pdf")
-def plot(picture: str, out: Path) -> None:
+@with_force
+def plot(picture: str, out: Path, force: bool) -> None:
     """Draw the annealing of the scale, or the diffusivity's sigmoid."""
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the file name must end in .png, .svg or .pdf")
     from ressmooth.report import figures, style
 
+    check_replaceable(out, default_home(), style.is_picture(out), force)
     with _writing(out):
         style.save(style.picture(*figures.PICTURES[picture]()), out)
     click.echo(f"wrote {out}")
@@ -138,8 +172,9 @@ def plot(picture: str, out: Path) -> None:
 @click.argument("study")
 @click.option("--format", "form", type=click.Choice(["csv", "json", "optuna"]), default="csv")
 @click.option("--out", type=click.Path(path_type=Path), help="database for Optuna's dashboard")
+@with_force
 @with_home
-def export(study: str, form: str, out: Path | None, home: Path) -> None:
+def export(study: str, form: str, out: Path | None, force: bool, home: Path) -> None:
     """Print every epoch of STUDY with its arm, parameters and seed.
 
     \b
@@ -149,13 +184,14 @@ def export(study: str, form: str, out: Path | None, home: Path) -> None:
     if (form == "optuna") != (out is not None):
         rule = "optuna needs --out FILE; csv and json are printed and take no --out"
         raise ConfigError(f"--format {form}: {rule}")
-    from ressmooth.report.export import write_epochs, write_optuna
+    from ressmooth.report.export import is_optuna_export, write_epochs, write_optuna
 
     store = open_home(home)
     row = find_study(store, study)
     if out is None:
         write_epochs(store, row, form, sys.stdout)
         return
+    check_replaceable(out, home, is_optuna_export(out), force)
     with _writing(out), TemporaryDirectory(dir=out.absolute().parent) as scratch:
         write_optuna(store, row, Path(scratch) / out.name)
         (Path(scratch) / out.name).replace(out)

@@ -9,17 +9,13 @@ from typing import Any, TextIO
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
-from ressmooth.search.sampler import distribution
+from ressmooth.search.sampler import TRIAL_STATES, distribution
 from ressmooth.spec import StudySpec, read_stored
 from ressmooth.store import EpochRow, State, Store, StudyRow, TrialRow
 
-OPTUNA_STATES = {
-    State.COMPLETE: TrialState.COMPLETE,
-    State.PRUNED: TrialState.PRUNED,
-    State.FAILED: TrialState.FAIL,
-}
+APPLICATION_ID = b"ress"  # in the header of the SQLite files that we write
 LOG_RATIO = 100.0  # a grid that spans at least this ratio gets a logarithmic axis
 
 Space = dict[str, BaseDistribution]
@@ -68,7 +64,18 @@ def write_optuna(store: Store, study: StudyRow, path: Path) -> None:
         for trial in trials:
             if trial.arm == arm:
                 exported.add_trial(_optuna_trial(trial, space, store.curve(trial.runs[0].id)))
+    with storage.engine.begin() as connection:
+        connection.exec_driver_sql(f"PRAGMA application_id = {int.from_bytes(APPLICATION_ID)}")
     storage.engine.dispose()
+
+
+def is_optuna_export(path: Path) -> bool:
+    """Tell whether a file is a database that `write_optuna` has written."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        header = file.read(100)
+    return header[68:72] == APPLICATION_ID  # https://sqlite.org/fileformat.html
 
 
 def optuna_study(trials: Sequence[TrialRow], space: Space) -> optuna.Study:
@@ -80,7 +87,7 @@ def optuna_study(trials: Sequence[TrialRow], space: Space) -> optuna.Study:
 
 def _optuna_trial(trial: TrialRow, space: Space, curve: Sequence[EpochRow] = ()) -> FrozenTrial:
     return optuna.trial.create_trial(
-        state=OPTUNA_STATES[trial.state],
+        state=TRIAL_STATES[trial.state],
         params={name: trial.params[name] for name in space},
         distributions=space,
         value=trial.value,

@@ -22,6 +22,7 @@ MAX_NAME = 60  # characters of a panel's name that its file name keeps
 PAGES = {"page.html": "index.html", "page.md": "report.md"}  # template -> file
 
 Section = tuple[str, str, list[Panel]]  # title, text, panels
+TITLE_END = " · ressmooth</title>".encode()  # of every page that was ever written
 
 
 class Report:
@@ -149,6 +150,11 @@ class Report:
         kind = ("smoothing", distribution)
         widths = sorted({c["b"] for c in configs if (c["method"], c["distribution"]) == kind})
         return widths if 0 < len(widths) <= MAX_WIDTHS else figures.WIDTHS
+
+
+def is_report(path: Path) -> bool:
+    """Tell whether a file is the page of a report."""
+    return path.is_file() and TITLE_END in path.read_bytes()[:1000]
 
 
 def write(report: Report, directory: Path) -> None:

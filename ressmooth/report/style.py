@@ -65,7 +65,13 @@ def dash(number: int) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """Save on white, for viewers with any background."""
-    figure.savefig(path, dpi=150, facecolor="white")
+    key = "Software" if path.suffix == ".png" else "Creator"
+    figure.savefig(path, dpi=150, facecolor="white", metadata={key: "ressmooth"})
+
+
+def is_picture(path: Path) -> bool:
+    """Tell whether a file is a picture that `save` has written."""
+    return path.is_file() and b"ressmooth" in path.read_bytes()
 
 
 def inline_svg(figure: Figure, name: str) -> str:

@@ -7,11 +7,12 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 import optuna
 import pytest
 from click.testing import CliRunner
-from helpers import specs
+from helpers import records, specs
 
 from ressmooth.cli import main
 from ressmooth.store import Holder, default_url, open_store
@@ -265,12 +266,12 @@ def test_an_output_path_that_cannot_be_written_is_an_error(home, tmp_path, comma
 
 
 def test_a_report_replaces_the_figures_of_an_older_one(home, tmp_path):
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "07-old.png").write_bytes(b"old")
+    assert run("report", "tiny", "--out", str(tmp_path), home=home).exit_code == 0
+    (tmp_path / "figures" / "99-old.png").write_bytes(b"old")
     (tmp_path / "figures" / "mine.png").write_bytes(b"mine")
     assert run("report", "tiny", "--out", str(tmp_path), home=home).exit_code == 0
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert "07-old.png" not in names and "mine.png" in names
+    assert "99-old.png" not in names and "mine.png" in names
 
 
 def test_a_study_with_nothing_to_compare_is_named(home):
@@ -304,3 +305,84 @@ def test_plot_refuses_an_unknown_file_type(tmp_path):
     result = CliRunner().invoke(main, ["plot", "sigmoid", "--out", str(tmp_path / "x.gif")])
     assert result.exit_code == 2 and "the file name must end in .png, .svg or .pdf" in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+EXPORT = ("export", "tiny", "--format", "optuna", "--out")
+
+
+@pytest.mark.parametrize("foreign", ["text", "Optuna database"])
+def test_export_never_replaces_what_ressmooth_did_not_write(home, tmp_path, foreign):
+    out = tmp_path / "o.db"
+    out.write_text("mine")
+    if foreign != "text":
+        out.unlink()
+        optuna.create_study(storage=f"sqlite:///{out}")
+    before = out.read_bytes()
+    refused = run(*EXPORT, str(out), home=home)
+    assert refused.exit_code == 2
+    assert (
+        "exists and was not written by ressmooth" in refused.stderr and "--force" in refused.stderr
+    )
+    assert out.read_bytes() == before
+    assert run(*EXPORT, str(out), "--force", home=home).exit_code == 0
+    assert run(*EXPORT, str(out), home=home).exit_code == 0  # now it is ours
+
+
+@pytest.mark.parametrize("name", ["results.db", "runs/o.db"])
+def test_no_command_replaces_files_of_the_home(home, name):
+    before = (home / "results.db").read_bytes()
+    refused = run(*EXPORT, str(home / name), "--force", home=home)
+    assert refused.exit_code == 2 and "belongs to the home" in refused.stderr
+    assert (home / "results.db").read_bytes() == before and not (home / "runs/o.db").exists()
+
+
+@pytest.mark.parametrize("name", ["index.html", "report.md", "comparison.csv", "figures"])
+def test_report_never_replaces_what_ressmooth_did_not_write(home, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    refused = run("report", "tiny", "--out", str(tmp_path), home=home)
+    assert refused.exit_code == 2
+    assert f"{name}: exists and was not written by ressmooth" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_report_replaces_a_report_and_follows_the_umask(home, tmp_path):
+    out = tmp_path / "report"
+    (tmp_path / "report").mkdir(mode=0o750)
+    before = os.umask(0o022)
+    try:
+        for _ in range(2):
+            assert run("report", "tiny", "--out", str(out), home=home).exit_code == 0
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [out, *out.iterdir()]}
+    assert modes["report"] == 0o750 and modes["figures"] == 0o755 and modes["index.html"] == 0o644
+
+
+def test_plot_never_replaces_what_ressmooth_did_not_write(tmp_path):
+    for suffix in ("png", "svg", "pdf"):
+        out = tmp_path / f"x.{suffix}"
+        out.write_text("mine")
+        plot = ["plot", "sigmoid", "--out", str(out)]
+        assert CliRunner().invoke(main, plot).exit_code == 2 and out.read_text() == "mine"
+        assert CliRunner().invoke(main, [*plot, "--force"]).exit_code == 0
+        assert CliRunner().invoke(main, plot).exit_code == 0
+
+
+def test_study_is_a_command_like_the_others(home):
+    listed = CliRunner().invoke(main, ["--help"]).output
+    assert listed.index("  study ") < listed.index("  train ")
+    done = run("study", str(home / "tiny.toml"), "--dry-run", home=home)
+    assert done.exit_code == 0 and "worker" in done.output and "2 runs" in done.output
+
+
+def test_list_names_no_best_arm_in_a_tie_and_no_dead_launcher(tmp_path):
+    store = open_store(default_url(tmp_path))
+    arms = {"sgd": {"method": "mse"}, "laplace": {"b": 0.5}}
+    study = records.simulate(store, specs.study(arms, name="tied"), lambda config: 90.0)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    store.acquire(study.id, replace(Holder.here(), pid=dead.pid, token="dead"))
+    store.close()
+    output = run("list", home=tmp_path).output
+    assert "2 arms tie at 90.00 %" in output and f"/{dead.pid}" not in output
