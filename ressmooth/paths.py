@@ -21,6 +21,10 @@ def home(path: Path | None = None) -> Path:
 def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(
+            f"Cannot create {path}: a file is in the way; choose another path."
+        ) from error
     except OSError as error:
         raise StorageError(f"Cannot create {path}: {error.strerror}.") from error
 

@@ -41,9 +41,12 @@ class Commands(Command, click.Group):
     """Imports the module of a command when that command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(MODULES)
+        return ["study", *MODULES]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name == "study":  # the same as python -m ressmooth.study
+            command: click.Command = import_module("ressmooth.study").main
+            return command
         if name in MODULES:
             import_module(f"ressmooth.cli.{MODULES[name]}")
         return super().get_command(ctx, name)

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from ressmooth.formatting import duration, last_line, settings
 from ressmooth.report.compare import (
+    ArmResult,
     Comparison,
     Line,
     arm_results,
@@ -223,7 +224,6 @@ def overview(store: Store) -> str:
     table = Table("study", "dataset", "model", "runs", "best arm", "since", "held by")
     for study in store.studies():
         arms = arm_results(study, store.winners(study.id))
-        best = max(arms, key=lambda arm: arm.selecting_sample.mean, default=None)
         states = Counter(run.state for trial in store.trials(study.id) for run in trial.runs)
         common = study.spec["settings"]
         table.add_row(
@@ -231,11 +231,19 @@ def overview(store: Store) -> str:
             str(common.get("dataset", "digits")),
             str(common.get("model", "small")),
             ", ".join(f"{number} {state}" for state, number in states.items()) or "none",
-            f"{best.name} {best.selecting_sample.mean:.2f} %" if best else "–",
+            _best_arm(arms),
             f"{study.created_at:%Y-%m-%d %H:%M}",
             study.held_by or "",
         )
     return render_table(table).rstrip()
+
+
+def _best_arm(arms: Sequence[ArmResult]) -> str:
+    best = max((arm.selecting_sample.mean for arm in arms), default=None)
+    names = [arm.name for arm in arms if arm.selecting_sample.mean == best]
+    if len(names) > 1:
+        return f"{len(names)} arms tie at {best:.2f} %"
+    return f"{names[0]} {best:.2f} %" if names else "–"
 
 
 def details(store: Store, study: StudyRow) -> str:

@@ -64,11 +64,12 @@ def verdict(line: Line, comparison: Comparison) -> str:
     """Say whether the arm beats its reference, and whether it does in the paper."""
     arm, sgd, tested = line.arm, line.reference, line.difference
     assert sgd is not None and tested is not None
+    theirs = sgd.samples[comparison.statistic]
     return (
         f"By {STATISTIC[comparison.statistic]} on {condition_text(comparison.condition)}, "
         f"{_arm_text(arm)} reaches {_sample_text(line.sample)} and "
-        f"{_arm_text(sgd)} {_sample_text(sgd.samples[comparison.statistic])}: "
-        f"{_finding(tested, comparison.tests)}{_agreement(line)}"
+        f"{_arm_text(sgd)} {_sample_text(theirs)}: "
+        f"{_finding(tested, comparison.tests, min(line.sample.n, theirs.n))}{_agreement(line)}"
     )
 
 
@@ -81,12 +82,12 @@ def _sample_text(sample: Sample) -> str:
     return f"{mean_and_sd(sample)} % (n = {sample.n})"
 
 
-def _finding(tested: Difference, comparisons: int) -> str:
+def _finding(tested: Difference, comparisons: int, seeds: int) -> str:
     if tested.p is None:
-        return (
-            f"a difference of {signed(tested.mean)} points; too few seeds to test "
-            f"(at least {MIN_SEEDS} per arm, not all equal)"
-        )
+        few = f"too few seeds to test (at least {MIN_SEEDS} per arm)"
+        equal = "not tested, because it is the same for every seed"
+        reason = few if seeds < MIN_SEEDS else equal
+        return f"a difference of {signed(tested.mean)} points; {reason}"
     p = probability(tested.p) if tested.p < 0.001 else f"= {probability(tested.p)}"
     corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
     evidence = (
@@ -233,7 +234,7 @@ def signed(points: float | None) -> str:
 def interval_text(interval: Interval | None, *, signs: bool = False) -> str:
     if interval is None:
         return "–"
-    low, high = (signed(end) if signs else f"{min(end, 100.0):.2f}" for end in interval)
+    low, high = (signed(end) if signs else f"{min(max(end, 0.0), 100.0):.2f}" for end in interval)
     return f"{low} to {high}"
 
 

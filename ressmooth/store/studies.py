@@ -104,8 +104,9 @@ def check_same_spec(stored: dict[str, Any], spec: StudySpec) -> None:
 
 def _study_row(row: RowMapping) -> StudyRow:
     holder = holder_of(row)
+    held_by = str(holder) if holder and not holder.is_dead() else None
     names = [field.name for field in fields(StudyRow) if field.name != "held_by"]
-    return StudyRow(**{name: row[name] for name in names}, held_by=str(holder) if holder else None)
+    return StudyRow(**{name: row[name] for name in names}, held_by=held_by)
 
 
 def _add_runs(connection: Connection, trial_id: int, configs: Sequence[dict[str, Any]]) -> int:

@@ -44,8 +44,23 @@ def test_one_seed_is_too_few_to_test(store):
     table = compare_studies(store, [study])[0]
     sentence = verdicts.verdict(table.lines[1], table)
     assert "reaches 90.00 % (n = 1) and sgd (weight_decay=0.001) 89.00 % (n = 1)" in sentence
-    assert "+1.00 points; too few seeds to test (at least 3 per arm, not all equal)" in sentence
+    assert "+1.00 points; too few seeds to test (at least 3 per arm)" in sentence
     assert "interval" not in sentence and "t-test" not in sentence
+
+
+def test_a_constant_difference_is_not_called_too_few_seeds(store):
+    spec = specs.study(ARMS, seeds=3, name="constant", **EIGHTH)
+    study = records.simulate(
+        store, spec, lambda config: 90.0 if "smooth" in config["method"] else 89.0
+    )
+    table = compare_studies(store, [study])[0]
+    sentence = verdicts.verdict(table.lines[1], table)
+    assert "+1.00 points; not tested, because it is the same for every seed" in sentence
+
+
+def test_intervals_of_accuracies_stay_within_0_and_100():
+    assert verdicts.interval_text((-3.0, 104.0)) == "0.00 to 100.00"
+    assert verdicts.interval_text((-3.0, 4.0), signs=True) == "−3.00 to +4.00"
 
 
 def test_all_verdicts_are_summarised_in_a_sentence(compared):

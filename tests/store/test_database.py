@@ -166,7 +166,7 @@ def test_a_file_that_was_moved_away_is_not_replaced(file):
 
 def test_a_home_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="Cannot create"):
+    with pytest.raises(ConfigError, match="Cannot create.*a file is in the way"):
         open_store(f"sqlite:///{tmp_path}/file/home/results.db")
 
 
