@@ -38,6 +38,7 @@ def test_progress_is_one_line_per_epoch_on_stderr(tmp_path):
     assert "epoch" not in result.stdout
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_curve(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     arguments = [*TINY, "--epochs", "6"]

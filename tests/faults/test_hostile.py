@@ -54,6 +54,7 @@ def test_a_hostile_error_is_text_in_a_report(failed, tmp_path):
         assert b"<script>alert" not in file.read_bytes(), file
 
 
+@pytest.mark.slow
 def test_no_password_is_printed_or_kept(study, tmp_path):
     began = time.monotonic()
     refused = launch(study, tmp_path / "home", env={**os.environ, **ADDRESSES})

@@ -69,6 +69,7 @@ def test_texts_of_a_study_are_escaped(store, tmp_path):
     assert "<script>alert(1)</script>" in " ".join(page.text)
 
 
+@pytest.mark.slow
 def test_studies_of_every_kind_have_a_report(store, tmp_path):
     """One arm, one seed; a search with choices, pruned and failed trials; several fractions."""
     searched = {

@@ -353,7 +353,7 @@ def test_relay_leaves_other_studies_alone(store, home):
     [
         (lambda: nothing(), "refused"),
         (lambda: answering(500), "500"),
-        (lambda: answering(200, hangs=True), "timed out"),
+        pytest.param(lambda: answering(200, hangs=True), "timed out", marks=pytest.mark.slow),
         (lambda: answering(401, b"who are you?"), "who are you?"),
         (lambda: answering(403, b"Invalid Host header"), "Invalid Host header"),
         (lambda: answering(404, b"no such page"), "no such page"),
