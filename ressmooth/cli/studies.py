@@ -97,15 +97,14 @@ def report(study: str, out: Path, force: bool, home: Path) -> None:
     from ressmooth.tracking.server import show_report
 
     store = open_home(home)
-    contents = Report(store, find_study(store, study))
+    row = find_study(store, study)
+    is_ours = is_report(out / "index.html")
+    for name in ("index.html", "report.md", "comparison.csv", "comparison.json", "figures"):
+        check_replaceable(out / name, home, is_ours, force)
+    contents = Report(store, row)
     if not contents.arms:
         reason = f"nothing to report yet, no trial is complete; see: ressmooth show {study}"
         raise ConfigError(f"{study}: {reason}")
-    index = out / "index.html"
-    names = ("report.md", "comparison.csv", "comparison.json", "figures")
-    ours = is_report(index)
-    for path in (index, *(out / name for name in names)):
-        check_replaceable(path, home, ours, force)
     with TemporaryDirectory() as scratch:  # so that MLflow gets no other files of `out`
         write(contents, Path(scratch))
         with _writing(out):
@@ -144,8 +143,6 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         make_directory(path.absolute().parent)
         yield
-    except shutil.Error as error:  # of several files; the first one's reason
-        raise ConfigError(f"--out {path}: {error.args[0][0][2]}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(f"Cannot write {path}: {error.strerror}.") from error
