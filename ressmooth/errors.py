@@ -19,6 +19,10 @@ class DataError(RessmoothError):  # a data set is missing or unreadable
     exit_code = 2
 
 
+class DataChanged(DataError):  # the files of a data set are not those that a run began with
+    pass
+
+
 class StudyBusy(RessmoothError):  # another launcher runs the study
     exit_code = 3
 
@@ -64,9 +68,10 @@ class RunFinished(RessmoothError):  # a finished run cannot be claimed
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the known name that is closest, or an empty string."""
-    matches = get_close_matches(name, list(known), n=1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    """Return a hint with the known name that is closest in any case, or an empty string."""
+    by_lower = {other.lower(): other for other in known}
+    matches = get_close_matches(name.lower(), by_lower, n=1)
+    return f" (did you mean {by_lower[matches[0]]!r}?)" if matches else ""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:

@@ -1,7 +1,28 @@
-"""Short text for settings, counts, durations and errors."""
+"""Short text for settings, counts, durations and errors; terminals and CSV."""
 
-from collections.abc import Mapping
+import csv
+import io
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
+
+GLUE = "\N{NO-BREAK SPACE}"
+WIDTH = 100  # characters of a line where there is no terminal
+# The signs of our texts, for a standard output that is not Unicode
+ASCII: dict[str, str | int | None] = {
+    "±": "+/-",
+    "−": "-",
+    "–": "-",
+    "…": "...",
+    "─": "-",
+    "≤": "<=",
+    "≥": ">=",
+}
 
 
 def settings(params: Mapping[str, Any]) -> str:
@@ -37,3 +58,63 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def terminal_width() -> int:
+    """Return the characters of a line of the terminal, or of COLUMNS."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns
+
+
+def glue(text: str) -> str:
+    """Replace spaces inside "p = 0.2", "1 ± 2 %" and "− SGD" by ones that never break."""
+    return re.sub(r" (?=[±=<%])|(?<=[±=<−]) ", GLUE, text)
+
+
+def wrap(text: str, width: int, indent: str = "") -> list[str]:
+    """Break a text at spaces into encodable lines, of which all but the first are indented more."""
+    lines = textwrap.wrap(
+        encodable(glue(text)),
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(GLUE, " ") for line in lines]
+
+
+def encodable(text: str) -> str:
+    """Return a text with our signs in ASCII, if standard output cannot encode them."""
+    try:
+        "".join(ASCII).encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return text.translate(str.maketrans(ASCII))
+    return text
+
+
+def bold(text: str) -> str:
+    """Return a text in bold, if standard output is a terminal that has styles."""
+    is_plain = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")
+    return text if is_plain or not sys.stdout.isatty() else f"\x1b[1m{text}\x1b[0m"
+
+
+def columns(rows: Iterable[Mapping[str, Any]], fixed: Iterable[str] = ()) -> list[str]:
+    """Return the columns of rows in the order in which they appear, then missing fixed ones."""
+    return list(dict.fromkeys([*(key for row in rows for key in row), *fixed]))
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], fixed: Iterable[str] = ()) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns(rows, fixed), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _csv_cell(value) for key, value in row.items()} for row in rows)
+    return out.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    """Return a cell. Text that a spreadsheet would run as a formula gets an apostrophe."""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,21 +1,81 @@
 """The places of files: one home directory, with a directory per run in it."""
 
+import getpass
 import os
+import shlex
+import socket
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from ressmooth.errors import ConfigError, StorageError
 
+DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
 WEIGHTS = "best.safetensors"  # in a run's directory
 
 
 def home(path: Path | None = None) -> Path:
     """Return the home directory: `path`, or RESSMOOTH_HOME, or ~/.ressmooth."""
-    path = path or Path(os.environ.get("RESSMOOTH_HOME") or Path.home() / ".ressmooth")
-    path = path.absolute()
+    path = path.absolute() if path else _default_home()
     if any(character in str(path) for character in "%?#"):  # special in database URLs
         raise ConfigError(f"home = {str(path)!r}: a path without % ? #")
+    place = nearest_place(path)
+    if not place.is_dir():
+        raise ConfigError(f"home = {str(path)!r}: {place} is a file; choose another path")
     return path
+
+
+def _default_home() -> Path:
+    return Path(os.environ.get("RESSMOOTH_HOME") or Path.home() / ".ressmooth").absolute()
+
+
+def user() -> str:
+    """Return who runs this process, as user@host. RESSMOOTH_USER overrides it."""
+    if name := os.environ.get("RESSMOOTH_USER"):
+        return name
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
+
+
+def nearest_place(path: Path) -> Path:
+    """Return the path if it exists, or else the nearest parent that does."""
+    return next(place for place in (path, *path.parents) if os.path.exists(place))
+
+
+def check_writable(home: Path) -> None:
+    """Refuse a home in which nothing can be created. Create nothing."""
+    place = nearest_place(home)
+    try:
+        TemporaryFile(dir=place).close()  # not os.access, which believes that root may do all
+    except OSError as error:
+        raise ConfigError(
+            f"home = {str(home)!r}: cannot write to {place} ({error.strerror}); "
+            "choose another with --home"
+        ) from error
+
+
+def command(home_directory: Path, *words: str) -> str:
+    """Return a `ressmooth` command to paste: with --home, unless that is the default.
+
+    RESSMOOTH_COMMAND overrides its first word, for example inside a container.
+    """
+    is_default = home_directory.absolute() == _default_home()
+    option = [] if is_default else ["--home", str(home_directory)]
+    program = os.environ.get("RESSMOOTH_COMMAND") or "ressmooth"
+    return f"{program} {shlex.join([*words, *option])}"
+
+
+def only_submits() -> bool:
+    """Tell whether studies are only submitted here: where RESSMOOTH_SERVE is set."""
+    return bool(os.environ.get("RESSMOOTH_SERVE"))
+
+
+def serve_command(home_directory: Path) -> str:
+    """Return the command that starts a service. RESSMOOTH_SERVE overrides it."""
+    return os.environ.get("RESSMOOTH_SERVE") or command(home_directory, "serve")
 
 
 def make_directory(path: Path) -> None:
@@ -31,6 +91,11 @@ def make_directory(path: Path) -> None:
 
 def run_directory(home: Path, uid: str) -> Path:
     return home / "runs" / uid
+
+
+def report_directory(home: Path, uid: str) -> Path:
+    """Return where a study's latest report waits for MLflow."""
+    return home / "reports" / uid
 
 
 def checkpoint(directory: Path, epoch: int) -> Path:

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from ressmooth.errors import unknown
 
 Output = Literal["softmax", "identity"]
-Reduction = Literal["sum", "mean"]
+ClassReduction = Literal["sum", "mean"]  # over a sample's outputs
+Reduction = Literal["none", "mean", "sum"]  # over samples, as in torch
 Progress = TypeVar("Progress", float, Tensor)  # fraction of training done; a tensor is 0-d
 
 # Bounds the standard deviation from below: residuals equal up to rounding give d~ = 0.
@@ -158,11 +159,20 @@ def diffuse(residual_map: Tensor, diffusivity: Tensor, steps: int = 1, dt: float
 
 
 def squared_norm(
-    residual: Tensor, reduction: Reduction = "sum", dim: tuple[int, ...] = (-1,)
+    residual: Tensor, class_reduction: ClassReduction = "sum", dim: tuple[int, ...] = (-1,)
 ) -> Tensor:
     """Return the sum (or mean) of squares over each sample's outputs: g_i of (7)."""
     squares = residual.square()
-    return squares.sum(dim) if reduction == "sum" else squares.mean(dim)
+    return squares.sum(dim) if class_reduction == "sum" else squares.mean(dim)
+
+
+def _reduce(losses: Tensor, reduction: Reduction, is_counted: Tensor | None) -> Tensor:
+    """Reduce the samples' losses as torch does: the mean is over the samples that count."""
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    return losses.mean() if is_counted is None else losses.sum() / is_counted.sum()
 
 
 def _check_progress(progress: float | Tensor) -> None:
@@ -177,7 +187,7 @@ def _check_progress(progress: float | Tensor) -> None:
 
 
 class _ResidualLoss(nn.Module):
-    """The mean squared norm (7) of residuals that a subclass smooths."""
+    """The squared norm (7) of residuals that a subclass smooths."""
 
     axis: int  # the axis of the classes
     outputs: tuple[int, ...]  # the axes over which a sample's residual is normalised and summed
@@ -190,7 +200,9 @@ class _ResidualLoss(nn.Module):
         through_diffusivity: bool = False,
         *,
         output: Output = "softmax",
-        reduction: Reduction = "sum",
+        class_reduction: ClassReduction = "sum",
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
     ) -> None:
         super().__init__()
         if not 0 <= alpha < math.inf:
@@ -199,22 +211,42 @@ class _ResidualLoss(nn.Module):
             raise ValueError(f"layers must be at least 1, but got {layers}.")
         if output not in ("softmax", "identity"):
             raise unknown("output", output, ("softmax", "identity"))
-        if reduction not in ("sum", "mean"):
-            raise unknown("reduction", reduction, ("sum", "mean"))
+        if class_reduction not in ("sum", "mean"):
+            raise unknown("class_reduction", class_reduction, ("sum", "mean"))
+        if reduction not in ("none", "mean", "sum"):
+            raise unknown("reduction", reduction, ("none", "mean", "sum"))
+        if ignore_index is not None and len(self.outputs) > 1:
+            raise ValueError(
+                f"ignore_index must be None, but got {ignore_index}: the paper does not say how "
+                "residuals diffuse around ignored pixels. Use SmoothingLoss with the classes last."
+            )
         self.annealing, self.alpha, self.layers = annealing, alpha, layers
         self.through_diffusivity = through_diffusivity
-        self.output, self.reduction = output, reduction
+        self.output, self.class_reduction, self.reduction = output, class_reduction, reduction
+        self.ignore_index = ignore_index
         self.diffusivity: Tensor | None = None  # kappa of the last call, for a run's curve
 
     def forward(self, logits: Tensor, target: Tensor, progress: Progress) -> Tensor:
         _check_progress(progress)
+        is_counted = self._is_counted(target)
+        if is_counted is not None:
+            target = target.where(is_counted, 0)
         d = residual(logits, target, self.output, self.axis)
+        if is_counted is not None:
+            d = d.where(is_counted.unsqueeze(self.axis), 0.0)  # no loss and no gradient
         scale = self.annealing(progress)
         # The paper's "deterministic smoothing kernel": the backward pass takes kappa as constant.
         source = d if self.through_diffusivity else d.detach()
         kappa = diffusivity(source, scale, self.alpha, self.outputs)
         self.diffusivity = kappa.detach()
-        return squared_norm(self.smoothed(d, kappa), self.reduction, self.outputs).mean()
+        losses = squared_norm(self.smoothed(d, kappa), self.class_reduction, self.outputs)
+        return _reduce(losses, self.reduction, is_counted)
+
+    def _is_counted(self, target: Tensor) -> Tensor | None:
+        """Return a mask of the targets that are not ignored, or None if none can be."""
+        if self.ignore_index is None or target.dtype.is_floating_point:
+            return None
+        return target != self.ignore_index
 
     def smoothed(self, d: Tensor, kappa: Tensor) -> Tensor:
         raise NotImplementedError
@@ -223,7 +255,8 @@ class _ResidualLoss(nn.Module):
         return (
             f"{self.annealing}, alpha={self.alpha}, layers={self.layers}, "
             f"through_diffusivity={self.through_diffusivity}, output={self.output}, "
-            f"reduction={self.reduction}"
+            f"class_reduction={self.class_reduction}, reduction={self.reduction}, "
+            f"ignore_index={self.ignore_index}"
         )
 
 
@@ -232,6 +265,10 @@ class SmoothingLoss(_ResidualLoss):
 
     `target` holds class indices [...] or probabilities [..., M]. `progress` is the fraction of
     training done. Computes in fp32, also under autocast, or in fp64 for fp64 logits. O(M).
+
+    `reduction` and `ignore_index` mean what they do in torch: with "none" the loss has the shape
+    [...], and class indices equal to `ignore_index` add neither loss nor gradient. Masking takes
+    time, so that unlike in torch nothing is ignored by default.
     """
 
     axis = -1

@@ -5,7 +5,17 @@ from typing import get_args
 
 import pytest
 
-from ressmooth.config import DatasetName, OptimizerName, RunConfig, choices, parse
+from ressmooth.config import (
+    NAMES,
+    PREFIXES,
+    SPECIFIC,
+    DatasetName,
+    OptimizerName,
+    RunConfig,
+    choices,
+    parse,
+    used_settings,
+)
 from ressmooth.errors import ConfigError
 
 
@@ -126,10 +136,33 @@ def test_a_config_cannot_be_changed():
 
 
 def test_choices_are_the_names_of_a_literal():
-    assert choices(OptimizerName) == ("sgd", "adam", "adagrad")
+    assert choices(OptimizerName) == ("sgd", "adam", "adamw", "adagrad")
     assert choices(float) == ()
 
 
 def test_a_config_is_checked_without_importing_torch():
     code = "import sys, ressmooth.config as c; c.parse({}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_used_settings_follow_method_distribution_and_optimizer():
+    loss = {"output", "reduction"}
+    always = set(used_settings({"method": "cross_entropy", "optimizer": "adam"}))
+    assert set(used_settings({"method": "mse"})) - always == {*loss, "momentum", "nesterov"}
+    smoothing = {*loss, "distribution", "alpha", "layers", "through_diffusivity"}
+    smoothing |= {"momentum", "nesterov"}
+    assert set(used_settings({})) - always == {*smoothing, "mu", "b", "horizon"}
+    assert set(used_settings({"distribution": "constant"})) - always == {*smoothing, "scale"}
+    assert {"dataset", "lr", "weight_decay", "seed", "epochs", "method", "optimizer"} <= always
+    ordered = used_settings({"method": "label_smoothing", "b": 0.3})
+    assert ordered == [name for name in RunConfig.model_fields if name in ordered]
+    assert "epsilon" in ordered and "b" not in ordered
+    assert "label_smoothing" not in used_settings({"method": "mse"})
+
+
+def test_the_table_of_used_settings_names_every_choice():
+    for key, by in SPECIFIC.items():
+        prefixes = [prefix.rstrip(":") for prefix in PREFIXES.get(key, ())]
+        names = NAMES.get(key) or choices(RunConfig.model_fields[key].annotation)
+        assert set(by) <= {*names, *prefixes, "a plug-in"}
+        assert key not in ("method", "distribution") or set(by) == set(names)

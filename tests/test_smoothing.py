@@ -119,7 +119,9 @@ def test_every_head_reduction_target_and_shape_equals_the_literal_form(
     logits = draw(*shape, 7)
     target = draw(*shape, 7, spread=1.0).softmax(-1) if soft else classes(shape, 7)
     for layers, through in product((1, 3), (False, True)):
-        loss = SmoothingLoss(annealing, alpha, layers, through, output=output, reduction=reduction)
+        loss = SmoothingLoss(
+            annealing, alpha, layers, through, output=output, class_reduction=reduction
+        )
         actual = with_gradient(loss, logits, target, PROGRESS)
         setting = scale, alpha, layers, through, output, reduction
         assert_same(actual, with_gradient(literal_loss, logits, target, *setting))
@@ -203,6 +205,70 @@ def test_a_hundred_thousand_classes_fit_in_memory():
     r = (1 - kappa) * d + kappa / (m - 1) * (d.sum(-1, keepdim=True) - d)
     torch.testing.assert_close(value.double(), r.square().sum(-1).mean(), rtol=1e-4, atol=0)
     assert gradient.isfinite().all() and gradient.abs().max() > 0
+
+
+# samples that count, and how they are reduced
+
+
+def test_reduction_none_returns_one_loss_per_sample_and_the_others_reduce_it():
+    logits, target = draw(2, 3, 5), classes((2, 3), 5)
+    annealing, alpha, _ = SCHEMES["full-laplace"]
+    each, total, mean = (
+        SmoothingLoss(annealing, alpha, reduction=how)(logits, target, PROGRESS)
+        for how in ("none", "sum", "mean")
+    )
+    assert each.shape == (2, 3)
+    torch.testing.assert_close(total, each.sum())
+    torch.testing.assert_close(mean, each.mean())
+    alone = SmoothingLoss(annealing, alpha)(logits[1, 2], target[1, 2], PROGRESS)
+    torch.testing.assert_close(each[1, 2], alone)
+
+
+def test_reduction_none_of_a_dense_loss_is_one_value_per_image():
+    logits, target = draw(2, 3, 4, 4), classes((2, 4, 4), 3)
+    each = SpatialSmoothingLoss(Constant(0.5), reduction="none")(logits, target, PROGRESS)
+    assert each.shape == (2,)
+    mean = SpatialSmoothingLoss(Constant(0.5))(logits, target, PROGRESS)
+    torch.testing.assert_close(each.mean(), mean)
+
+
+@pytest.mark.parametrize("ignored", [-100, 255])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_ignored_targets_count_as_in_cross_entropy(reduction, ignored):
+    logits, target = draw(6, 5), classes((6,), 5)
+    target[[1, 4]] = ignored
+    kept = target != ignored
+    annealing, alpha, _ = SCHEMES["full-logistic"]
+    plain = SmoothingLoss(annealing, alpha, reduction=reduction)
+    masked = SmoothingLoss(annealing, alpha, reduction=reduction, ignore_index=ignored)
+
+    def summed(loss):
+        return lambda *args: loss(*args).sum()
+
+    value, gradient = with_gradient(summed(masked), logits, target, PROGRESS)
+    expected = with_gradient(summed(plain), logits[kept], target[kept], PROGRESS)
+    assert_same((value, gradient[kept]), expected)
+    assert (gradient[~kept] == 0).all()
+    if reduction == "none":
+        assert (masked(logits, target, PROGRESS)[~kept] == 0).all()
+    in_torch = torch.nn.functional.cross_entropy(
+        logits, target, reduction=reduction, ignore_index=ignored
+    )
+    assert masked(logits, target, PROGRESS).shape == in_torch.shape
+
+
+def test_ignore_index_leaves_targets_without_it_and_probabilities_alone():
+    logits, target = draw(4, 5), classes((4,), 5)
+    plain, masked = (SmoothingLoss(Constant(0.5), ignore_index=i) for i in (None, -100))
+    assert_same([masked(logits, target, 0.5)], [plain(logits, target, 0.5)])
+    soft = logits.softmax(-1)
+    assert masked(logits, soft, 0.5) == plain(logits, soft, 0.5)
+
+
+def test_a_batch_of_ignored_targets_has_the_mean_that_cross_entropy_has():
+    logits, target = draw(3, 5), torch.full((3,), -100)
+    loss = SmoothingLoss(Constant(0.5), ignore_index=-100)(logits, target, 0.5)
+    assert loss.isnan() and torch.nn.functional.cross_entropy(logits, target).isnan()
 
 
 # the parts of the loss
@@ -324,7 +390,9 @@ def test_a_tiny_width_neither_overflows_nor_misses_the_peak(kind, b, horizon):
         (lambda: SmoothingLoss(Constant(1.0), alpha=math.inf), "inf"),
         (lambda: SmoothingLoss(Constant(1.0), layers=0), "0"),
         (lambda: SmoothingLoss(Constant(1.0), output="sofmax"), "sofmax.*softmax"),
-        (lambda: SmoothingLoss(Constant(1.0), reduction="max"), "max.*mean, sum"),
+        (lambda: SmoothingLoss(Constant(1.0), class_reduction="max"), "max.*mean, sum"),
+        (lambda: SmoothingLoss(Constant(1.0), reduction="max"), "max.*mean, none, sum"),
+        (lambda: SpatialSmoothingLoss(Constant(1.0), ignore_index=255), "255.*classes last"),
         (lambda: SmoothingLoss(Constant(1.0))(torch.ones(3, 1), torch.zeros(3).long(), 0.5), "1"),
         (lambda: residual(torch.ones(3, 4), torch.ones(3)), r"\(3, 4\).*\(3,\)"),
     ],
@@ -538,7 +606,7 @@ def test_a_random_loss_equals_the_literal_form(problem, alpha, scale):
 # the package
 
 
-@pytest.mark.parametrize("name", ressmooth.__all__)
+@pytest.mark.parametrize("name", ressmooth.PUBLIC["smoothing"])
 def test_every_exported_name_is_that_of_smoothing(name):
     assert getattr(ressmooth, name) is getattr(ressmooth.smoothing, name)
 

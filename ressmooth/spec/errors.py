@@ -1,4 +1,4 @@
-"""Collect every error of a study file, one line each: file, key, value, and what is allowed."""
+"""Collect every error of a study file, one line each: place, key, value, and what is allowed."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -18,14 +18,16 @@ M = TypeVar("M", bound=BaseModel)
 class ErrorCollector:
     """Collects the errors of a tree, one per key, and raises them in the order of the file."""
 
-    def __init__(self, file: str, tree: Tree, sources: Sources | None = None) -> None:
-        self.file, self.tree, self.sources = toml.escape(file), tree, sources or {}
+    def __init__(self, tree: Tree, sources: Sources) -> None:
+        self.tree, self.sources = tree, sources
         self.lines: dict[Key, str] = {}
 
     def add(self, key: Key, allowed: str) -> None:
         if key not in self.lines:
-            source = toml.source_of(key, self.sources) or self.file
-            self.lines[key] = f"{source}: {self._value(key)}{allowed}"
+            self.lines[key] = f"{self._source(key)}: {self._value(key)}{allowed}"
+
+    def _source(self, key: Key) -> str:
+        return toml.source_of(key, self.sources)
 
     def _value(self, key: Key) -> str:
         """Return the key with its value, if the file sets one."""
@@ -48,7 +50,7 @@ class ErrorCollector:
             return kind.model_validate(table)
         except ValidationError as error:
             for detail in error.errors(include_url=False):
-                path = (*key, *detail["loc"])
+                path = (*key, *detail["loc"][:1])  # the rest names a member of a union
                 if detail["type"] == "extra_forbidden":
                     self.add_unknown(path, kind.model_fields)
                 else:
@@ -59,7 +61,7 @@ class ErrorCollector:
         """Refuse deep nesting and huge integers, which later code could not even print."""
         for key, value in walk(self.tree):
             if len(key) > toml.MAX_DEPTH:
-                raise ConfigError(f"{self.file}: {dotted(key[:2])}: {toml.TOO_DEEP}")
+                raise ConfigError(f"{self._source(key)}: {dotted(key[:2])}: {toml.TOO_DEEP}")
             if isinstance(value, int) and not -(2**63) <= value < 2**63:
                 self.add(key, "input should be an integer of at most 64 bits")
         self.check()
@@ -77,5 +79,5 @@ class ErrorCollector:
 
         lines = [self.lines[key] for key in sorted(self.lines, key=position)]
         if len(lines) > MAX_LINES:
-            lines[MAX_LINES:] = [f"{self.file}: and {len(lines) - MAX_LINES:,} more errors"]
+            lines[MAX_LINES:] = [f"{self._source(())}: and {len(lines) - MAX_LINES:,} more errors"]
         raise ConfigError(*lines)

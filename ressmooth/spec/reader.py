@@ -2,40 +2,67 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import prod
+from pathlib import Path
 from typing import Any
 
 import tomli_w
 from pydantic import ValidationError
 
 from ressmooth.config import RunConfig, reason
-from ressmooth.errors import ConfigError
-from ressmooth.spec import schema, toml
+from ressmooth.errors import ConfigError, did_you_mean
+from ressmooth.plugins import NO_PLUGINS, TYPES, Plugins, find, restore
+from ressmooth.spec import checks, files, schema, sharing, toml
 from ressmooth.spec.errors import ErrorCollector
-from ressmooth.spec.schema import Arm, Choices, Range, Search, Study, StudySpec
+from ressmooth.spec.schema import Arm, Choices, Point, Range, Search, Study, StudySpec
 from ressmooth.spec.toml import Key, Tree, shorten
 
 MAX_VALUES = 1_000  # of one grid or choice
-MAX_RUNS = 100_000  # of a study
-SETTINGS = [name for name in RunConfig.model_fields if name != "seed"]
+SETTINGS = [name for name in RunConfig.model_fields if name not in ("seed", "plugin_settings")]
 VALUE_RULE = (
     "input should be one value, { grid = [...] }, { choices = [...] } or { low = ..., high = ... }"
 )
-FIXED_SEARCH = ("sampler", "pruner", "objective", "seed")  # cannot change between launches
+TOP_RULE = (
+    "input should be one value, { choices = [...] } or { low = ..., high = ... }; "
+    "a grid of all arms is a list in [grid]"
+)
+VALUE_KEYS = ("grid", "choices", "low", "high")
+UNSEARCHED = (*schema.PROBLEM, "metric")
+SYNONYMS = {  # keys of other tools for several values
+    **dict.fromkeys(("min", "max"), "{ low = ..., high = ... }"),
+    "values": "{ choices = [...] } or { grid = [...] }",
+}
 
 
-def load(path_or_name: str, overrides: Sequence[str] = ()) -> StudySpec:
+def load(
+    path_or_name: str, overrides: Sequence[str] = (), plugins: Plugins = NO_PLUGINS
+) -> StudySpec:
     """Read a study file or a bundled study, and apply "key.path=value" overrides to it."""
-    path = toml.find(path_or_name)
-    text = toml.read(path)
-    own = toml.parse(text, path)
-    tree, sources = toml.extend(own, path)
+    path = files.find(path_or_name)
+    return _read(files.read(path), path, overrides, plugins)
+
+
+def load_recorded(
+    name: str, text: str, overrides: Sequence[str] = (), plugins: Plugins = NO_PLUGINS
+) -> StudySpec:
+    """Read the text that a study was recorded with, as `load` reads its file."""
+    return _read(text, Path(f"{name}.toml"), overrides, plugins)
+
+
+def find_plugins(paths: Sequence[Path]) -> Plugins:
+    """Return the plug-ins of these files, of the environment and of installed packages."""
+    return find(paths, RunConfig.model_fields)
+
+
+def _read(text: str, path: Path, overrides: Sequence[str], plugins: Plugins) -> StudySpec:
+    own, places = toml.parse(text, path)
+    tree, sources = files.extend(own, places, path)
     for setting in overrides:
-        changed = toml.override(tree, setting)
+        changed = files.override(tree, setting)
         sources = {key: s for key, s in sources.items() if key[: len(changed)] != changed}
         sources[changed] = "--set"
-    spec = StudyReader(tree, ErrorCollector(str(path), tree, sources)).study()
-    if "extends" in own or overrides:
+    is_changed = files.resolve_paths(tree, path.parent) or "extends" in own or overrides
+    spec = StudyReader(tree, ErrorCollector(tree, sources), plugins, is_new=True).study()
+    if is_changed:
         text = f"# {path.name} with what it extends and every --set\n{tomli_w.dumps(tree)}"
     return replace(spec, text=text)
 
@@ -44,58 +71,31 @@ def read_stored(stored: Tree) -> StudySpec:
     """Return the study that `StudySpec.to_dict` stored, checked as strictly as a file."""
     try:
         tree = {**stored, **stored["settings"], "arms": {}}
+        plugins = restore(tree.pop("plugins", ()))
+        tree.pop("warm_start", None)
         del tree["settings"]
         for name, arm in stored["arms"].items():
             grids = {key: {"grid": values} for key, values in arm["grid"].items()}
-            tree["arms"][name] = {**arm["fixed"], **grids, **arm["space"]}
+            points = {"enqueue": arm["enqueue"]} if "enqueue" in arm else {}
+            tree["arms"][name] = {**arm["fixed"], **grids, **arm["space"], **points}
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(f"stored study {shorten(stored)}: not one of ours") from None
-    return StudyReader(tree, ErrorCollector(f"stored study {tree.get('name')}", tree)).study()
-
-
-def differences(stored: Tree, spec: StudySpec) -> list[str]:
-    """Return what makes `spec` a different study from the stored one, one line each.
-
-    These may change: description, search.trials, search.hours, resources, new arms, and larger
-    seeds and confirm.
-    """
-    old = read_stored(stored)
-    was, now = _identity(old, old.arms), _identity(spec, old.arms)
-    lines = [
-        f"{key} was {_shown(was.get(key))}, is {_shown(now.get(key))}"
-        for key in {**was, **now}
-        if was.get(key) != now.get(key)
-    ]
-    for key in ("seeds", "confirm"):
-        before, after = getattr(old, key), getattr(spec, key)
-        if after < before:
-            lines.append(f"{key} was {before}, is {after}: it can only be raised")
-    return lines
-
-
-def _identity(spec: StudySpec, arms: Iterable[str]) -> dict[str, Any]:
-    flat = {"name": spec.name, **spec.settings}
-    flat |= {f"search.{k}": getattr(spec.search, k) for k in FIXED_SEARCH}
-    flat |= {f"grid.{k}": values for k, values in spec.grid.items()}
-    for name in arms:
-        if name in spec.arms:
-            arm = spec.arms[name]
-            flat[f"arms.{name}"] = "there"
-            flat |= {f"arms.{name}.{k}": value for k, value in arm.fixed.items()}
-            flat |= {f"arms.{name}.{k}": {"grid": values} for k, values in arm.grid.items()}
-            flat |= {f"arms.{name}.{k}": s.model_dump() for k, s in arm.space.items()}
-    return flat
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else shorten(value)
+    sources: toml.Sources = {(): toml.escape(f"stored study {tree.get('name')}")}
+    return StudyReader(tree, ErrorCollector(tree, sources), plugins, is_new=False).study()
 
 
 class StudyReader:
-    """Turns the tables of a study file into a StudySpec."""
+    """Turns the tables of a study file into a StudySpec.
 
-    def __init__(self, tree: Tree, errors: ErrorCollector) -> None:
-        self.tree, self.errors = tree, errors
+    Rules that came later hold for new studies only: a recorded one stays readable.
+    """
+
+    def __init__(
+        self, tree: Tree, errors: ErrorCollector, plugins: Plugins, *, is_new: bool
+    ) -> None:
+        self.tree, self.errors, self.plugins, self.is_new = tree, errors, plugins, is_new
+        self.names = plugins.without_settings()  # to check one setting by itself
+        self.known = [*SETTINGS, *plugins.parameters]
 
     def study(self) -> StudySpec:
         self.errors.check_shape()
@@ -105,10 +105,20 @@ class StudyReader:
         table = self.table("resources")
         resources = self.errors.validate(schema.Resources, ("resources",), table)
         grid = self.grid()
-        settings = self.settings(grid)
+        shared = self.shared(grid)
+        settings = shared.fixed
         arms = self.arms(grid)
+        arms = sharing.share_space(shared, grid, arms, self.plugins, self.errors)
+        own = {name: self.points(("arms", name), self.table("arms")[name]) for name in arms}
+        arms = sharing.share_points(self.points((), self.tree), own, arms, self.errors)
+        if study is not None:
+            checks.check_reference(study.reference, arms, self.errors)
         if search is not None:
-            self.check_sampler(search, arms)
+            checks.check_sampler(search, arms, self.errors)
+            if self.is_new:
+                checks.check_pruner(search, arms, self.errors)
+        if self.is_new:
+            checks.check_effects(settings, grid, arms, self.plugins, self.errors)
         self.errors.check()
         assert study is not None and search is not None and resources is not None
         spec = StudySpec(
@@ -118,9 +128,16 @@ class StudyReader:
             grid=grid,
             arms=arms,
             resources=resources,
+            plugins=self.plugins,
         )
-        self.check_runs(spec)
-        self.check_branches(spec)
+        checks.check_runs(spec, self.errors)
+        if self.is_new:
+            checks.check_trials(spec, self.errors)
+            checks.check_points(spec, self.errors)
+        checks.check_branches(spec, self.errors)
+        self.errors.check()
+        if self.is_new:
+            checks.check_files(spec, self.errors)
         return spec
 
     def table(self, name: str) -> Tree:
@@ -137,20 +154,11 @@ class StudyReader:
             if self.is_setting(("grid", key))
         }
 
-    def settings(self, grid: Iterable[str]) -> dict[str, Any]:
-        settings = {}
-        others = [*Study.model_fields, *toml.TABLES]
-        for key, raw in self.tree.items():
-            if key in others or not self.is_setting((key,), [*others, "extends"]):
-                continue
-            if key in grid:
-                self.errors.add((key,), "is an axis of [grid] already: give it once")
-            elif isinstance(raw, dict | list):
-                rule = "input should be one value; several go into [grid] or an arm"
-                self.errors.add((key,), rule)
-            else:
-                settings[key] = self.value((key,), key, raw)
-        return settings
+    def shared(self, grid: Iterable[str]) -> Arm:
+        """Return the settings, ranges and choices at the top of the file, for all arms."""
+        others = [*Study.model_fields, *files.TABLES]
+        table = {key: raw for key, raw in self.tree.items() if key not in others}
+        return self.settings((), table, grid, [*others, "extends"])
 
     def arms(self, grid: Iterable[str]) -> dict[str, Arm]:
         tables = self.table("arms")
@@ -167,17 +175,25 @@ class StudyReader:
         if key == "seed":
             rule = "not in a study: seeds = N trains each trial with seeds 0 to N - 1"
             self.errors.add(path, rule)
-        elif key not in SETTINGS:
-            self.errors.add_unknown(path, [*SETTINGS, *other_keys])
-        return key in SETTINGS
+        elif key == "metric" and len(path) > 1:
+            self.errors.add(path, "the same for all arms: write it at the top")
+        elif key not in self.known:
+            self.errors.add_unknown(path, [*self.known, *other_keys])
+        else:
+            return True
+        return False
 
     def value(self, path: Key, key: str, raw: Any) -> Any:
         """Return the value as RunConfig stores it, or None, which no setting allows."""
         try:
-            return getattr(RunConfig.model_validate({key: raw}), key)
+            if key in self.plugins.parameters:
+                return self.plugins.parameters[key].check(raw)
+            return getattr(RunConfig.model_validate({key: raw}, context=self.names), key)
         except ValidationError as error:
             self.errors.add(path, reason(error.errors()[0]))
-            return None
+        except ValueError as error:
+            self.errors.add(path, str(error))
+        return None
 
     def values(self, path: Key, key: str, raw: Any) -> list[Any]:
         if not isinstance(raw, list) or not 1 <= len(raw) <= MAX_VALUES:
@@ -193,27 +209,40 @@ class StudyReader:
 
     def arm(self, name: str, table: Any, axes: Iterable[str]) -> Arm:
         """Return an arm. It may not set `axes`, the keys of [grid]."""
+        if isinstance(table, dict):
+            return self.settings(("arms", name), table, axes)
+        self.errors.add(("arms", name), "input should be a table")
+        return Arm({}, {}, {})
+
+    def settings(
+        self, path: Key, table: Tree, axes: Iterable[str], other_keys: Iterable[str] = ()
+    ) -> Arm:
+        """Return the settings of a table: an arm's, or those at the top of the file."""
         arm = Arm({}, {}, {})
-        if not isinstance(table, dict):
-            self.errors.add(("arms", name), "input should be a table")
-            return arm
         for key, raw in table.items():
-            path = ("arms", name, key)
-            if key in axes:
-                self.errors.add(path, "is an axis of [grid] already: give it once")
-            elif not self.is_setting(path):
+            here = (*path, key)
+            if key == "enqueue":
+                continue
+            elif key in axes:
+                self.errors.add(here, "is an axis of [grid] already: give it once")
+            elif not self.is_setting(here, [*other_keys, "enqueue"]):
                 continue
             elif isinstance(raw, dict):
-                self.add_values(arm, path, key, raw)
+                self.add_values(arm, here, key, raw)
             elif isinstance(raw, list):
-                self.errors.add(path, VALUE_RULE)
+                self.errors.add(here, VALUE_RULE if path else TOP_RULE)
             else:
-                arm.fixed[key] = self.value(path, key, raw)
+                arm.fixed[key] = self.value(here, key, raw)
         return arm
 
     def add_values(self, arm: Arm, path: Key, key: str, table: Tree) -> None:
         """Add a grid, choices or a range to the arm."""
-        if "grid" in table:
+        is_top = len(path) == 1
+        if others := [SYNONYMS[name] for name in table if name in SYNONYMS]:
+            self.errors.add(path, f"unknown keys (did you mean {others[0]}?)")
+        elif "grid" in table and is_top:
+            self.errors.add(path, TOP_RULE)
+        elif "grid" in table:
             self.errors.validate(schema.Grid, path, table)
             arm.grid[key] = self.values((*path, "grid"), key, table["grid"])
         elif "choices" in table:
@@ -224,12 +253,36 @@ class StudyReader:
             if span := self.range(path, key, table):
                 arm.space[key] = span
         else:
-            self.errors.add(path, VALUE_RULE)
-        if key in schema.PROBLEM and key in arm.space:
-            self.errors.add(path, "cannot be searched: give one value or { grid = [...] }")
+            hints = [did_you_mean(name[:64], VALUE_KEYS) for name in list(table)[:4]]
+            rule = TOP_RULE if is_top else VALUE_RULE
+            self.errors.add(path, rule + next(filter(None, hints), ""))
+        if key in UNSEARCHED and key in arm.space:
+            other = "a list in [grid]" if is_top else "{ grid = [...] }"
+            other = "" if key == "metric" else f" or {other}"
+            self.errors.add(path, f"cannot be searched: give one value{other}")
+
+    def points(self, path: Key, table: Any) -> dict[Key, Point]:
+        """Return the points of `enqueue` in a table, by their place in the file."""
+        if not isinstance(table, dict) or "enqueue" not in table:
+            return {}
+        path, raw = (*path, "enqueue"), table["enqueue"]
+        if not isinstance(raw, list) or not 1 <= len(raw) <= MAX_VALUES:
+            self.errors.add(path, f"input should be a list of 1 to {MAX_VALUES:,} points")
+            return {}
+        return {(*path, n): self.point((*path, n), item) for n, item in enumerate(raw)}
+
+    def point(self, path: Key, raw: Any) -> Point:
+        if not isinstance(raw, dict) or not raw:
+            self.errors.add(path, "input should be a point, as in { b = 0.5, alpha = 1.0 }")
+            return {}
+        return {
+            key: self.value((*path, key), key, item)
+            for key, item in raw.items()
+            if self.is_setting((*path, key))
+        }
 
     def range(self, path: Key, key: str, table: Tree) -> Range | None:
-        number = RunConfig.model_fields[key].annotation
+        number = self.type_of(key)
         if number not in (int, float):
             self.errors.add(path, "is not a number: write { choices = [...] }")
             return None
@@ -239,34 +292,7 @@ class StudyReader:
         valid = {k: value for k, value in ends.items() if value is not None}
         return self.errors.validate(Range, path, {**table, **valid})
 
-    def check_sampler(self, search: Search, arms: dict[str, Arm]) -> None:
-        sampled = [(name, key) for name, arm in arms.items() for key in arm.space]
-        if search.sampler == "grid":
-            for name, key in sampled:
-                rule = "needs search.sampler = random, tpe or cmaes; or write { grid = [...] }"
-                self.errors.add(("arms", name, key), rule)
-        elif sampled and search.trials is None and search.hours is None:
-            rule = "needs search.trials (per branch) or search.hours"
-            self.errors.add(("search", "sampler"), rule)
-
-    def check_runs(self, spec: StudySpec) -> None:
-        """Refuse too many runs before the grids are expanded."""
-        runs = 0
-        for arm in spec.arms.values():
-            cells = prod(len(axis) for axis in [*spec.grid.values(), *arm.grid.values()])
-            trials = spec.search.trials or 1 if arm.space else 1
-            runs += cells * (trials * spec.seeds + spec.confirm)  # at most
-        if runs > MAX_RUNS:
-            many = f"{runs:,}" if runs < 10**12 else f"{runs:.1e}"
-            self.errors.add((), f"{many} runs: at most {MAX_RUNS:,} in a study")
-        self.errors.check()
-
-    def check_branches(self, spec: StudySpec) -> None:
-        """Check each branch as a whole, now that each setting is valid by itself."""
-        for branch in spec.branches:
-            try:
-                branch.example()
-            except ConfigError as error:
-                lines = "; ".join(str(error).splitlines())
-                self.errors.add(("arms", branch.arm), f"in {branch.key}: {lines}")
-        self.errors.check()
+    def type_of(self, key: str) -> Any:
+        if key in self.plugins.parameters:
+            return TYPES[self.plugins.parameters[key].type]
+        return RunConfig.model_fields[key].annotation

@@ -1,198 +1,140 @@
-"""Find study files and read them into plain tables. Knows TOML, not studies."""
+"""Read TOML into plain tables, with the line of each key. Knows TOML, not studies."""
 
-import os
 import re
-import stat
 import tomllib
 from collections.abc import Iterable, Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ressmooth.errors import ConfigError, did_you_mean
+import tomli_w
 
-TABLES = ("search", "grid", "arms", "resources")
-MAX_BYTES = 2**20
-MAX_FILES = 10  # in a chain of `extends`
+from ressmooth.errors import ConfigError
+
 MAX_DEPTH = 20  # levels of nested tables and lists
 TOO_DEEP = f"nested too deeply: at most {MAX_DEPTH} levels"
 # tomllib takes quadratic time over a key of many dotted parts.
 DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+)" f"{{{MAX_DEPTH}}}")
+# What decides where a statement of valid TOML ends: strings, comments, brackets and line ends.
+TOKEN = re.compile(
+    r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+"{3,5}|"(?:[^"\\]|\\.)*+"'
+    r"|'''(?:[^']++|'{1,2}(?!'))*+'{3,5}|'[^']*+'|#[^\n]*+|[][{}\n]",
+    re.DOTALL,
+)
+PART = r"""(?:[\w-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
+KEY = re.compile(rf"\s*\[*[ \t]*({PART}(?:[ \t]*\.[ \t]*{PART})*)")
+# A value without its quotes, and a line of YAML.
+BARE = re.compile(r"([=\[,]\s*)([A-Za-z_./][\w./ -]*?)(?=\s*(?:[,\]}#]|$))")
+YAML = re.compile(r"([\w-]+):(?:[ \t]+([^#]*?))?[ \t]*(?:#.*)?")
+MAX_HINT = 200  # characters of a line that is shown corrected
 
 Tree = dict[str, Any]  # the tables of a study file
 Key = tuple[str | int, ...]  # a position in a tree: table names and list indices
-Sources = dict[Key, str]  # the origin of a key and of all below it, if not the file itself
+Sources = dict[Key, str]  # the origin of a key and of all below it: "file:line", or "--set"
 
 
-def bundled() -> list[str]:
-    """Return the names of the studies that come with the package."""
-    return sorted(_bundled_files())
-
-
-def _bundled_files() -> dict[str, Path]:
-    files = [Path(str(entry)) for entry in resources.files("ressmooth.studies").iterdir()]
-    return {file.stem: file for file in files if file.suffix == ".toml"}
-
-
-def find(path_or_name: str) -> Path:
-    """Return the study file with that path, or else the bundled study with that name."""
-    studies = _bundled_files()
-    if path_or_name in studies and not os.path.isfile(path_or_name):
-        return studies[path_or_name]
-    if os.path.lexists(path_or_name):
-        return Path(path_or_name)
-    hint = did_you_mean(path_or_name[:64], studies)
-    raise ConfigError(
-        f"{shorten(path_or_name)}: neither a file nor a bundled study{hint}; "
-        f"bundled: {', '.join(sorted(studies))}"
-    )
-
-
-def read(path: Path) -> str:
-    """Return the text of a study file. Never block on a pipe or a device."""
+def parse(text: str, path: Path) -> tuple[Tree, Sources]:
+    """Return the tables of a study file and where they stand, or raise a ConfigError."""
+    file = escape(str(path))
+    if deep := DOTTED.search(text):
+        line = text.count("\n", 0, deep.start()) + 1
+        raise ConfigError(f"{file}:{line}: {TOO_DEEP}")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ConfigError(f"{escape(str(path))}: not a regular file")
-            data = file.read(MAX_BYTES + 1)
-    except IsADirectoryError:
-        raise ConfigError(f"{escape(str(path))}: a directory, not a study file") from None
-    except OSError as error:
-        raise ConfigError(f"{escape(str(path))}: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{escape(str(path))}: larger than 1 MB")
-    if data.startswith(b"\xef\xbb\xbf"):
-        raise ConfigError(f"{escape(str(path))}: begins with a byte order mark: save it without")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{escape(str(path))}: line {line}: not UTF-8") from None
-
-
-def parse(text: str, path: Path) -> Tree:
-    """Return the tables of a study file, or raise a ConfigError that names the line."""
-    source = escape(str(path))
-    if DOTTED.search(text):
-        raise ConfigError(f"{source}: {TOO_DEEP}")
-    try:
-        return tomllib.loads(text)
+        tree = tomllib.loads(text)
     except RecursionError:
-        raise ConfigError(f"{source}: {TOO_DEEP}") from None
+        raise ConfigError(f"{file}: {TOO_DEEP}") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: {_with_line(str(error), text)}") from None
+        raise ConfigError(_syntax_error(str(error), text, path)) from None
     except ValueError as error:  # an integer of more than 4,300 digits
-        raise ConfigError(f"{source}: {str(error).partition(';')[0]}") from None
+        raise ConfigError(f"{file}: {str(error).partition(';')[0]}") from None
+    return tree, {(): file} | {key: f"{file}:{line}" for key, line in key_lines(text).items()}
 
 
-def _with_line(message: str, text: str) -> str:
+def key_lines(text: str) -> dict[Key, int]:
+    """Return the lines of the tables and keys of valid TOML; tomllib does not tell them.
+
+    Keys in an inline table stand where their statement begins, as do the elements of a list.
+    """
+    lines: dict[Key, int] = {}
+    table: Key = ()
+    for line, statement in _statements(text):
+        if (found := KEY.match(statement)) is None:  # blank, or a comment
+            continue
+        is_header = statement.lstrip().startswith("[")
+        key = (*(() if is_header else table), *(parse_key(found[1]) or ()))
+        table = key if is_header else table
+        for length in range(1, len(key)):
+            lines.setdefault(key[:length], line)
+        lines[key] = line
+    return lines
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the statements of valid TOML, each with the line on which it begins."""
+    line, start, depth = 1, 0, 0
+    for token in TOKEN.finditer(f"{text}\n"):
+        if token[0] in "[{":
+            depth += 1
+        elif token[0] in "]}":
+            depth -= 1
+        elif token[0] == "\n" and depth == 0:
+            yield line, text[start : token.start()]
+            line += text.count("\n", start, token.end())
+            start = token.end()
+
+
+def _syntax_error(message: str, text: str, path: Path) -> str:
+    """Return tomllib's message with file and line, and the corrected line where it is known."""
+    file = escape(str(path))
     found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:
-        return escape(message)
+        return f"{file}: {escape(message)}"
+    lines = text.split("\n")
     number = int(found[2] or len(text.rstrip().split("\n")))
-    line = text.split("\n")[number - 1].strip()
-    problem = found[1][0].lower() + found[1][1:]
+    line = lines[number - 1].strip()
+    problem = escape(found[1][0].lower() + found[1][1:])
     if problem.startswith("cannot"):  # overwrite a value, declare a table twice, ...
         problem += " (is this key given twice?)"
-    return f"line {number}, {shorten(line)}: {escape(problem)}"
+    elif path.suffix in (".yaml", ".yml") or YAML.fullmatch(line[:MAX_HINT]):
+        problem = f"a study is TOML, not YAML{_from_yaml([line, *lines])}"
+    elif fixed := _with_quotes(line):
+        quotes = " (text needs quotes)" if fixed.count('"') > line.count('"') else ""
+        problem += f"; write {fixed}{quotes}"
+    return f"{file}:{number}: {shorten(line)}: {problem}"
 
 
-def extend(tree: Tree, path: Path, files: int = 1) -> tuple[Tree, Sources]:
-    """Merge a study file's tree over the file that it extends, if it does.
-
-    Return the merged tree, and for each inherited key the file that it comes from. `files` is the
-    position of this file in the chain.
-    """
-    if "extends" not in tree:
-        return tree, {}
-    base_path = _find_base(tree["extends"], path, files)
-    base, sources = extend(parse(read(base_path), base_path), base_path, files + 1)
-    base.pop("name", None)  # every study has its own
-    merged, inherited = merge(base, tree)
-    del merged["extends"]
-    origins = {key: source_of(key, sources) or escape(str(base_path)) for key in inherited}
-    below = {key: source for key, source in sources.items() if source_of(key, origins)}
-    return merged, origins | below
+def _from_yaml(lines: list[str]) -> str:
+    """Return the first of some lines that is YAML as TOML, for a message."""
+    for line in lines:
+        if len(line) <= MAX_HINT and (found := YAML.fullmatch(line)):
+            value = parse_value(found[2]) if found[2] else {}
+            return f": write {escape(' '.join(tomli_w.dumps({found[1]: value}).split()))}"
+    return ""
 
 
-def _find_base(name: Any, path: Path, files: int) -> Path:
-    """Return the file that a study extends: beside it, or as `find` finds it."""
-    key = f"{escape(str(path))}: extends"
-    if not isinstance(name, str):
-        raise ConfigError(f"{key} = {shorten(name)}: input should be a path or a bundled study")
-    if files == MAX_FILES:
-        raise ConfigError(f"{key} = {shorten(name)}: at most {MAX_FILES} files, without a cycle")
-    beside = path.parent / name
-    if os.path.isfile(beside):
-        return beside
+def _with_quotes(line: str) -> str | None:
+    """Return a line with quotes around its words, or None if that does not make it TOML."""
+    if len(line) > MAX_HINT or not line.isprintable():
+        return None
+
+    def quote(found: re.Match[str]) -> str:
+        sign, word = found.groups()
+        return sign + (word.lower() if word in ("True", "False") else f'"{word}"')
+
+    fixed = BARE.sub(quote, line)
     try:
-        return find(name)
-    except ConfigError as error:
-        raise ConfigError(f"{key} = {error}") from None
+        tomllib.loads(fixed)
+    except (ValueError, RecursionError):
+        return None
+    return fixed
 
 
-def source_of(key: Key, sources: Sources) -> str | None:
-    """Return where a key comes from, or None for the file itself."""
-    prefixes = (key[:length] for length in range(len(key), 0, -1))
-    return next((sources[prefix] for prefix in prefixes if prefix in sources), None)
+def source_of(key: Key, sources: Sources) -> str:
+    """Return where a key stands, or else the table that it belongs to."""
+    prefixes = (key[:length] for length in range(len(key), -1, -1))
+    return next(sources[prefix] for prefix in prefixes if prefix in sources)
 
 
-def merge(base: Tree, tree: Tree, path: Key = ()) -> tuple[Tree, list[Key]]:
-    """Return `base` with the values of `tree` over it, and the keys that only `base` has.
-
-    Tables merge key by key, arms setting by setting. Any other value replaces the base's.
-    """
-    merged: Tree = {}
-    inherited: list[Key] = []
-    for key in {**base, **tree}:
-        here = (*path, key)
-        if key not in tree:
-            merged[key] = base[key]
-            inherited.append(here)
-        elif _is_table(here) and isinstance(base.get(key), dict) and isinstance(tree[key], dict):
-            merged[key], below = merge(base[key], tree[key], here)
-            inherited += below
-        else:
-            merged[key] = tree[key]
-    return merged, inherited
-
-
-def _is_table(key: Key) -> bool:
-    return key[0] in TABLES and (len(key) == 1 or (key[0] == "arms" and len(key) == 2))
-
-
-def override(tree: Tree, setting: str) -> Key:
-    """Put "key.path=value" into the tree. The value is TOML, or else a string.
-
-    Return the shortest key that is in the tree only because of this.
-    """
-    name, sign, text = setting.partition("=")
-    path = _parse_key(name)
-    if path is None or not sign:
-        raise ConfigError(f"--set {shorten(setting)}: write key=value, as in search.trials=50")
-    if path[0] == "extends":  # the base has been read already
-        raise ConfigError(f"--set {shorten(setting)}: write extends into the study file")
-    arms = tree.get("arms")
-    if path[0] == "arms" and len(path) > 2 and isinstance(arms, dict) and path[1] not in arms:
-        raise ConfigError(
-            f"--set {shorten(setting)}: no such arm{did_you_mean(path[1][:64], arms)}; "
-            f"arms: {shorten(', '.join(arms))}"
-        )
-    node, added = tree, path
-    for n, part in enumerate(path[:-1], start=1):
-        if part not in node and len(added) > n:
-            added = path[:n]
-        node = node.setdefault(part, {})
-        if not isinstance(node, dict):
-            raise ConfigError(
-                f"--set {shorten(setting)}: {dotted(path[:n])} = {shorten(node)} is not a table"
-            )
-    node[path[-1]] = _parse_value(text)
-    return added
-
-
-def _parse_key(name: str) -> tuple[str, ...] | None:
+def parse_key(name: str) -> tuple[str, ...] | None:
     if DOTTED.search(name):
         return None
     try:
@@ -206,7 +148,7 @@ def _parse_key(name: str) -> tuple[str, ...] | None:
     return tuple(path) if node == 0 else None
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     try:
         found = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 from click.testing import CliRunner
 from helpers.study_files import RICH
@@ -22,6 +23,7 @@ ANY = settings(
 )
 KEYS = [*RunConfig.model_fields, *"name description seeds search grid arms resources".split()]
 KEYS += "low high log step choices sampler pruner trials hours workers gpus_per_run a".split()
+KEYS += ["enqueue", "warm_start"]
 scalars = (
     st.sampled_from(["digits", "mse", "laplace", "tpe", "grid", "asha", "s", "a.b", "", "\n"])
     | st.sampled_from([0, 1, 2, 10, -1, 0.5, 1e-3, 1e308, 5e-324, math.inf, math.nan, 10**17])
@@ -45,7 +47,11 @@ ranges = st.fixed_dictionaries(
 several = (
     ranges | st.fixed_dictionaries({"grid": lists}) | st.fixed_dictionaries({"choices": lists})
 )
-arms = st.dictionaries(st.sampled_from(list(RunConfig.model_fields)), scalars | several, max_size=3)
+settings_of_runs = st.sampled_from(list(RunConfig.model_fields))
+points = st.lists(st.dictionaries(settings_of_runs, scalars, max_size=2), max_size=3)
+arms = st.dictionaries(
+    settings_of_runs | st.just("enqueue"), scalars | several | points, max_size=3
+)
 searches = st.fixed_dictionaries(
     {}, optional={"sampler": st.sampled_from(["grid", "random", "tpe"]), "trials": scalars}
 )
@@ -74,7 +80,7 @@ def attempt(path, content):
         study = spec.load(str(path))
     except ConfigError as error:
         lines = str(error).split("\n")
-        assert all(line.startswith(f"{path}: ") and line.isprintable() for line in lines)
+        assert all(re.match(rf"{path}(:\d+)?: ", line) and line.isprintable() for line in lines)
         assert done.exit_code == 2 and done.stdout == ""
         assert done.stderr == "".join(f"error: {line}\n" for line in lines)
         return
@@ -117,7 +123,9 @@ def test_mutated_studies_load_or_are_refused(tmp_path, mutations):
 
 
 @ANY
-@given(st.just({}) | st.dictionaries(keys, values, max_size=6), arms | values, searches | values)
+@given(
+    st.just({}) | st.dictionaries(keys, values, max_size=6) | arms, arms | values, searches | values
+)
 def test_random_trees_load_or_are_refused(tmp_path, top, arm, search):
     tree = {"name": "s", "arms": {"a": arm}, "search": search, **top}
     content = "\n".join(f"{quote(k)} = {toml(v)}" for k, v in tree.items())

@@ -36,10 +36,10 @@ name = "child"
 epochs = 5
 seeds = 1
 [search]
-trials = 5
+trials = 8
 [grid]
 fraction = [0.25]
-nu = [1.0, 2.0]
+layers = [1, 2]
 [arms.smooth]
 b = { low = 1, high = 3 }
 [arms.adam]
@@ -67,8 +67,8 @@ def test_a_study_extends_another_table_by_table_and_arm_by_arm(tmp_path):
     study = extended(tmp_path, BASE, CHILD)
     assert (study.name, study.description, study.seeds) == ("child", "the base", 1)
     assert study.settings == {"dataset": "digits", "epochs": 5}
-    assert study.search == spec.Search(sampler="tpe", trials=5)
-    assert study.grid == {"fraction": [0.25], "batch_size": [32, 64], "nu": [1.0, 2.0]}
+    assert study.search == spec.Search(sampler="tpe", trials=8)
+    assert study.grid == {"fraction": [0.25], "batch_size": [32, 64], "layers": [1, 2]}
     assert list(study.arms) == ["sgd", "smooth", "adam"]
     assert study.arms["sgd"].fixed == {"method": "mse", "lr": 0.05}
     assert study.arms["smooth"].fixed == {"mu": 0.5}
@@ -98,12 +98,12 @@ def test_an_error_names_the_file_or_option_it_comes_from(tmp_path):
     rule = "input should be greater than or equal to"
     lines = refusal(tmp_path, ("base.toml", base), ("x.toml", child + "[arms.sgd]\nmu = 2"))
     assert lines == [
-        f"base.toml: epochs = 0: {rule} 1",
-        f"x.toml: lr = -2: {rule} 0.000001",
-        f"base.toml: search.trials = 0: {rule} 1",
-        f"x.toml: search.seed = -1: {rule} 0",
-        "x.toml: arms.sgd.mu = 2: input should be less than or equal to 1",
-        "x.toml: momentum = 2: input should be less than 1",
+        f"base.toml:4: epochs = 0: {rule} 1",
+        f"x.toml:4: lr = -2: {rule} 0.000001",
+        f"base.toml:9: search.trials = 0: {rule} 1",
+        f"x.toml:6: search.seed = -1: {rule} 0",
+        "x.toml:8: arms.sgd.mu = 2: input should be less than or equal to 1",
+        "x.toml:3: momentum = 2: input should be less than 1",
     ]
     with pytest.raises(ConfigError) as error:
         spec.load(str(tmp_path / "x.toml"), ["epochs=-1", "search.trials=2"])
@@ -117,12 +117,12 @@ def test_an_error_of_a_chain_names_the_file_it_comes_from(tmp_path):
     top = 'extends = "middle.toml"\nname = "top"\nlr = -2\n[arms.a]\nb = -2\n[arms.new]\nmu = 3'
     files = [("base.toml", base), ("middle.toml", middle), ("top.toml", top)]
     assert [line.partition(": input")[0] for line in refusal(tmp_path, *files)] == [
-        "base.toml: epochs = 0",
-        "top.toml: lr = -2",
-        "top.toml: arms.a.b = -2",
-        "base.toml: arms.a.mu = 2",
-        "top.toml: arms.new.mu = 3",
-        "middle.toml: search.trials = 0",
+        "base.toml:2: epochs = 0",
+        "top.toml:3: lr = -2",
+        "top.toml:5: arms.a.b = -2",
+        "base.toml:6: arms.a.mu = 2",
+        "top.toml:7: arms.new.mu = 3",
+        "middle.toml:4: search.trials = 0",
     ]
     with pytest.raises(ConfigError, match=r"--set: arms\.a\.mu = 4: "):
         spec.load(str(tmp_path / "top.toml"), ["arms.a={ mu = 4 }"])
@@ -132,10 +132,10 @@ def test_a_chain_has_at_most_ten_files_and_no_cycle(tmp_path):
     chain = [("1.toml", 'name = "s"\n[arms.a]\nlr = 0.5\n')]
     chain += [(f"{n}.toml", f'extends = "{n - 1}.toml"\nname = "s"') for n in range(2, 12)]
     rule = "at most 10 files, without a cycle"
-    assert refusal(tmp_path, *chain) == [f"2.toml: extends = '1.toml': {rule}"]
+    assert refusal(tmp_path, *chain) == [f"2.toml:1: extends = '1.toml': {rule}"]
     assert spec.load(str(tmp_path / "10.toml")).arms["a"].fixed == {"lr": 0.5}
     loop = [("x.toml", 'extends = "y.toml"'), ("y.toml", 'extends = "x.toml"')]
-    assert refusal(tmp_path, *loop) == [f"x.toml: extends = 'y.toml': {rule}"]
+    assert refusal(tmp_path, *loop) == [f"x.toml:1: extends = 'y.toml': {rule}"]
     done = CliRunner().invoke(
         main, [str(tmp_path / "x.toml"), "--home", str(tmp_path / "home"), "--dry-run"]
     )
@@ -161,7 +161,7 @@ def test_only_an_existing_file_or_bundled_study_can_be_extended(tmp_path, value,
 
 def test_an_unreadable_base_is_named(tmp_path):
     assert refusal(tmp_path, ("base.toml", "a = 1\na = 2"), ("x.toml", CHILD)) == [
-        "base.toml: line 2, 'a = 2': cannot overwrite a value (is this key given twice?)"
+        "base.toml:2: 'a = 2': cannot overwrite a value (is this key given twice?)"
     ]
 
 
@@ -186,7 +186,7 @@ def test_the_text_of_an_unchanged_study_is_its_file(tmp_path):
 @pytest.mark.parametrize("overrides", [[], OVERRIDES], ids=["as written", "--set"])
 @pytest.mark.parametrize("extends", [False, True], ids=["one file", "extends"])
 def test_the_text_of_a_study_gives_the_same_study_again(tmp_path, extends, overrides):
-    child = 'extends = "base.toml"\nname = "child"\nepochs = 5\n[arms.smooth]\nnu = 2\n'
+    child = 'extends = "base.toml"\nname = "child"\nepochs = 5\n[arms.smooth]\nalpha = 2\n'
     study = extended(tmp_path, RICH, child if extends else RICH, overrides)
     alone = tmp_path / "alone"
     alone.mkdir()

@@ -42,7 +42,7 @@ def test_omitted_keys_have_defaults(tmp_path):
         sampler="grid", pruner="none", trials=None, hours=None, objective="max", seed=0
     )
     assert study.resources == spec.Resources(
-        workers=None, gpus_per_run=0.0, cpus_per_run=1.0, retries=3
+        workers=None, gpus_per_run="auto", cpus_per_run=1.0, retries=3
     )
     assert [(b.key, b.values, b.space) for b in study.branches] == [("a", {}, {})]
 
@@ -93,6 +93,39 @@ def test_a_damaged_stored_study_is_a_config_error(tmp_path, damage):
             read_stored(stored)
 
 
+def test_pruner_options_are_stored_only_when_they_are_given(tmp_path):
+    stored = load(tmp_path, RICH).to_dict()
+    assert not {"min_epochs", "reduction", "warmup"} & set(stored["search"])
+    given = load(tmp_path, RICH, ["search.min_epochs=2", "search.reduction=4"])
+    assert (given.search.min_epochs, given.search.reduction) == (2, 4)
+    assert read_stored(json.loads(json.dumps(given.to_dict()))) == given
+
+
+def test_trials_are_divided_over_the_cells_of_an_arm(tmp_path):
+    study = load(tmp_path, RICH, ["search.trials=7"])
+    assert [study.planned_trials(branch) for branch in study.branches] == [1, 1, 1, 1, 2, 2, 2, 1]
+    hours = load(tmp_path, RICH.replace("trials = 20\n", ""))
+    assert [hours.planned_trials(branch) for branch in hours.branches] == [1] * 4 + [0] * 4
+
+
+def test_a_stored_study_stays_readable_under_rules_that_came_later(tmp_path):
+    stored = load(tmp_path, RICH).to_dict()
+    stored["search"]["trials"] = 1  # of 4 cells
+    stored["grid"]["nu"] = [1.0, 2.0]
+    stored["arms"]["sgd"]["fixed"]["b"] = 0.3
+    assert read_stored(stored).arms["sgd"].fixed["b"] == 0.3
+    stored["arms"]["smooth"]["space"] = {}
+    assert read_stored(stored).search.pruner == "asha"
+
+
+def test_what_has_no_effect_can_be_removed_from_a_recorded_study(tmp_path):
+    now = load(tmp_path, text(arm='method = "mse"'))
+    stored = now.to_dict()
+    stored["arms"]["a"]["fixed"]["b"] = 0.3
+    stored["search"]["pruner"] = "asha"
+    assert spec.differences(stored, now) == []
+
+
 def test_overrides(tmp_path):
     study = load(tmp_path, RICH, OVERRIDES)
     assert (study.seeds, study.search.trials, study.search.hours) == (1, 50, 0.01)
@@ -112,7 +145,8 @@ def test_the_same_study_has_no_differences(tmp_path):
         "description=x",
         "seeds=4",
         "confirm=3",
-        "search.trials=1",
+        "reference=smooth",
+        "search.trials=4",
         "search.hours=9",
         "resources.workers=1",
     ]
@@ -137,10 +171,12 @@ def test_the_same_study_has_no_differences(tmp_path):
         ("search.pruner=none", "search.pruner was 'asha', is 'none'"),
         ("search.objective=max", "search.objective was 'mean', is 'max'"),
         ("search.seed=8", "search.seed was 7, is 8"),
+        ("search.min_epochs=2", "search.min_epochs was not set, is 2"),
+        ("search.reduction=2", "search.reduction was not set, is 2"),
         ("grid.fraction=[0.5]", "grid.fraction was [1.0, 0.5], is [0.5]"),
-        ("grid.nu=[0.5]", "grid.nu was not set, is [0.5]"),
+        ("grid.alpha=[2]", "grid.alpha was not set, is [2.0]"),
         ("arms.sgd.lr=0.5", "arms.sgd.lr was 0.05, is 0.5"),
-        ("arms.sgd.b=0.5", "arms.sgd.b was not set, is 0.5"),
+        ("arms.sgd.momentum=0.5", "arms.sgd.momentum was not set, is 0.5"),
         ("arms.sgd.weight_decay=0", "arms.sgd.weight_decay was {'grid': [0.001, 0.0001]}, is 0.0"),
         ("arms.smooth.b.high=3", "arms.smooth.b was {'low': 0.05, 'high': 2.0, 'log': True, 'ste"),
     ],
@@ -152,8 +188,9 @@ def test_differences_that_make_a_different_study(tmp_path, override, line):
 
 
 def test_removing_an_arm_makes_a_different_study(tmp_path):
-    both, one = load(tmp_path, text(end="[arms.b]")), load(tmp_path, text())
-    assert spec.differences(both.to_dict(), one) == ["arms.b was 'there', is not set"]
+    both, one = load(tmp_path, text(end="[arms.b]\nalpha = 2")), load(tmp_path, text())
+    (line,) = spec.differences(both.to_dict(), one)
+    assert line == "arms.b is missing: arms can only be added"
     assert spec.differences(one.to_dict(), both) == []
 
 

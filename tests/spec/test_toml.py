@@ -1,104 +1,118 @@
-"""Finding and reading study files."""
+"""The lines of keys, and syntax errors that show how to write it."""
 
-import os
-import socket
-import time
+import tomllib
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ressmooth import spec
 from ressmooth.errors import ConfigError
-from ressmooth.spec.toml import MAX_BYTES, bundled, find, read
+from ressmooth.spec.toml import key_lines, parse
+
+# Text that looks like other statements, inside of strings, lists, tables and comments.
+TRAPS = ["[a]", "b = 1", "#", "''", '""', "]", "{", "[[", "=", ","]
+traps = st.lists(st.sampled_from([*TRAPS, "\n"]), max_size=4).map("".join)
+one_line = st.lists(st.sampled_from(TRAPS), max_size=4).map("".join)
 
 
-def refused(path):
-    started = time.perf_counter()
-    with pytest.raises(ConfigError) as error:
-        spec.load(str(path))
-    assert time.perf_counter() - started < 2
-    (line,) = str(error.value).splitlines()
-    assert line.isprintable()
-    return line.removeprefix(f"{path}: ")
+def quoted(text):
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def write(tmp_path, content):
-    path = tmp_path / "x.toml"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
+scalars = (
+    st.sampled_from(["1", "0.5", "true", "nan", "1979-05-27", '""', "''", '""""""'])
+    | one_line.map(quoted)
+    | one_line.map(lambda text: "'" + text.replace("'", "") + "'")
+    | traps.map(lambda text: '"""' + text.replace('"', '\\"') + '"""')
+    | traps.map(lambda text: '"""x""y' + text.replace('"', "") + '""""')
+    | traps.map(lambda text: "'''it's" + text.replace("'", "") + "'''''")
+)
+comments = one_line.map("# {}".format)
 
 
-def test_bundled_studies_are_found_by_name(tmp_path, monkeypatch):
-    assert {"quickstart", "search-fashion"} <= set(bundled())
-    assert find("quickstart").name == "quickstart.toml"
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "quickstart").mkdir()  # perhaps a home directory: a directory is no study
-    assert find("quickstart").name == "quickstart.toml"
-    (tmp_path / "search-fashion").write_text("")  # a file has precedence
-    assert str(find("search-fashion")) == "search-fashion"
+def containers(values):
+    lists = st.tuples(st.lists(values, max_size=3), comments).map(
+        lambda parts: "[" + "".join(f"\n {item}, {parts[1]}\n" for item in parts[0]) + "]"
+    )
+    tables = st.lists(values, max_size=2).map(
+        lambda items: "{ " + ", ".join(f"k{n} = {item}" for n, item in enumerate(items)) + " }"
+    )
+    return lists | tables
 
 
-@pytest.mark.parametrize("name", ["quickstrat", "", "no/such.toml", "a\0b", "x" * 5000, "\udc80"])
-def test_an_unknown_study_is_an_error_that_lists_the_bundled_ones(name):
-    line = refused(name)
-    assert "neither a file nor a bundled study" in line
-    assert line.endswith(f"bundled: {', '.join(bundled())}")
-    assert ("did you mean 'quickstart'?" in line) == (name == "quickstrat")
+values = st.recursive(scalars, containers, max_leaves=5)
+names = st.sampled_from(["b", "low", "1", "-", "a b", "[x]", "x=y", "#", "é", "'"])
+paths = st.lists(names, min_size=1, max_size=3).map(tuple)
+statements = st.tuples(
+    st.sampled_from(["key", "key", "key", "table", "comment", "blank"]), paths, values, comments
+)
 
 
-def test_only_regular_files_are_read(tmp_path):
-    assert refused(tmp_path) == "a directory, not a study file"
-    os.mkfifo(tmp_path / "pipe")
-    assert refused(tmp_path / "pipe") == "not a regular file"
-    assert refused("/dev/zero") == "not a regular file"
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    assert refused(tmp_path / "loop") == "Too many levels of symbolic links"
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(tmp_path / "socket"))
-        assert refused(tmp_path / "socket") == "No such device or address"
+def written(path):
+    """Return a key as TOML, with quotes where it needs them."""
+    bare = "abcdefghijklmnopqrstuvwxyz0123456789-_"
+    return " . ".join(part if set(part) <= set(bare) else quoted(part) for part in path)
 
 
-def test_a_file_name_cannot_break_the_line(tmp_path):
-    path = tmp_path / "x\n\x1b[31m.toml"
-    path.write_text("")
-    with pytest.raises(ConfigError) as error:
-        spec.load(str(path))
-    assert all(r"x\n\x1b[31m.toml" in line for line in str(error.value).splitlines())
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(statements, max_size=8))
+def test_every_statement_of_a_document_is_found_on_its_line(document):
+    lines, expected, table = [], {}, ()
+    for number, (kind, path, value, comment) in enumerate(document):
+        path = (f"n{number}", *path)  # no two statements define the same
+        here = sum(line.count("\n") + 1 for line in lines) + 1
+        if kind == "key":
+            lines.append(f" {written(path)} = {value}{comment}")
+            expected[(*table, *path)] = here
+        elif kind == "table":
+            lines.append(f"[ {written(path)} ]  {comment}")
+            table = path
+            expected[table] = here
+        else:
+            lines.append(comment if kind == "comment" else "")
+    text = "\n".join(lines)
+    tree = tomllib.loads(text)
+    found = key_lines(text)
+    assert {key: found[key] for key in expected} == expected
+    for key in found:  # also the tables that a dotted key implies
+        node = tree
+        for part in key:
+            node = node[part]
+
+
+def test_a_table_stands_at_its_own_header_not_at_the_first_below_it():
+    assert key_lines("[a.b]\nx = 1\n\n[a]\ny = 2") == {
+        ("a", "b"): 1,
+        ("a", "b", "x"): 2,
+        ("a",): 4,
+        ("a", "y"): 5,
+    }
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_are_counted_with_every_line_end(end):
+    assert key_lines(end.join(["a = 1", "", "b = 2"])) == {("a",): 1, ("b",): 3}
 
 
 @pytest.mark.parametrize(
-    ("content", "error"),
+    ("file", "text", "error"),
     [
-        (b"#" * (MAX_BYTES + 1), "larger than 1 MB"),
-        (b"\xef\xbb\xbfname = 's'", "begins with a byte order mark: save it without"),
-        (b"name = 's'\n# \xff", "line 2: not UTF-8"),
-        ("name = 's'".encode("utf-16"), "line 1: not UTF-8"),
-        (b"name = 's'\n# \0", r"line 2, '# \x00': found invalid character '\x00'"),
-        ("a = 1\nname: s", "line 2, 'name: s': expected '=' after a key in a key/value pair"),
-        ("a = [1,\n2", "line 2, '2': unclosed array"),
-        ("a = 1\n\na = 2", "line 3, 'a = 2': cannot overwrite a value (is this key given twice?)"),
-        ("[a]\n[a]", "line 2, '[a]': cannot declare ('a',) twice (is this key given twice?)"),
-        ("a = " + "[" * 5000, "nested too deeply: at most 20 levels"),
-        ("a = " + "{a=" * 5000, "nested too deeply: at most 20 levels"),
-        ("a = " + "[" * 25 + "]" * 25, "a[0]: nested too deeply: at most 20 levels"),
-        ("[" + ".".join("a" * 25) + "]", "nested too deeply: at most 20 levels"),
-        (".".join("a" * 300_000) + " = 1", "nested too deeply: at most 20 levels"),
-        ("a = " + "9" * 5000, "Exceeds the limit (4300 digits) for integer string conversion"),
-        ("a = {b = 1}\n" + "x" * 900_000, "line 2, 'xxxx"),
+        ("x.toml", "a = 1\ndataset = digits", "2: 'dataset = digits': invalid value; write "
+            'dataset = "digits" (text needs quotes)'),
+        ("x.toml", "a = [one, 2, ../three]  # x", 'write a = ["one", 2, "../three"]  # x (text'),
+        ("x.toml", "a = two words", 'write a = "two words" (text needs quotes)'),
+        ("x.toml", "a = nano", 'write a = "nano" (text needs quotes)'),
+        ("x.toml", "compile = True", "invalid value; write compile = true"),
+        ("x.toml", "a = 3 4", "1: 'a = 3 4': expected newline or end of document after a state"),
+        ("x.toml", "name: x", "1: 'name: x': a study is TOML, not YAML: write name = \"x\""),
+        ("x.toml", "search:\n  trials: 3", "a study is TOML, not YAML: write [search]"),
+        ("x.yaml", "# a\n---\nseeds: 3 # three", "2: '---': a study is TOML, not YAML: write se"),
+        ("x.yml", "- a", "1: '- a': a study is TOML, not YAML"),
     ],
-    ids=lambda value: ascii(value)[:25],
-)
-def test_a_file_that_is_not_toml_is_refused_at_once(tmp_path, content, error):
-    assert refused(write(tmp_path, content)).startswith(error)
-
-
-def test_a_file_of_one_megabyte_is_read(tmp_path):
-    assert len(read(write(tmp_path, b"#" * MAX_BYTES))) == MAX_BYTES
-
-
-def test_a_megabyte_of_unknown_keys_is_refused_soon(tmp_path):
-    path = write(tmp_path, "".join(f"k{n} = 1\n" for n in range(80_000)))
-    started = time.perf_counter()
-    with pytest.raises(ConfigError) as error:
-        spec.load(str(path))
-    assert time.perf_counter() - started < 5
-    assert str(error.value).endswith("more errors")
+)  # fmt: skip
+def test_a_syntax_error_shows_how_to_write_it(file, text, error):
+    with pytest.raises(ConfigError) as refused:
+        parse(text, Path(file))
+    line = str(refused.value)
+    assert line.startswith(f"{file}:") and error in line and line.isprintable()
