@@ -7,46 +7,74 @@ from ressmooth.store.lease import Leases
 from ressmooth.store.migrate import upgrade
 from ressmooth.store.outbox import OutboxQueue
 from ressmooth.store.queries import Queries
+from ressmooth.store.queue import QueueQueries
 from ressmooth.store.rows import (
+    OUT_OF_MEMORY,
     Attempt,
     EpochRow,
     Event,
     Holder,
+    Notification,
     OutboxRow,
+    Priority,
     Problem,
     PublishedFigure,
+    Queue,
+    QueuedStudy,
+    RunFiles,
+    RunningRun,
     RunRow,
+    ServiceRow,
     State,
     StudyRow,
+    StudyState,
+    Submission,
     TrialRow,
     Winner,
 )
-from ressmooth.store.runs import Runs
-from ressmooth.store.studies import Studies, check_same_spec
+from ressmooth.store.runs import Runs, pruned_outcome
+from ressmooth.store.statistics import Statistics, StatisticsQueries
+from ressmooth.store.studies import Studies, check_same_spec, unknown_study
+from ressmooth.store.submissions import Submissions
 
 __all__ = [
+    "OUT_OF_MEMORY",
     "Attempt",
     "EpochRow",
     "Event",
     "Holder",
+    "Notification",
     "OutboxRow",
+    "Priority",
     "Problem",
     "PublishedFigure",
+    "Queue",
+    "QueuedStudy",
+    "RunFiles",
     "RunRow",
+    "RunningRun",
+    "ServiceRow",
     "State",
+    "Statistics",
     "Store",
     "StudyRow",
+    "StudyState",
+    "Submission",
     "TrialRow",
     "Winner",
     "check_same_spec",
     "default_url",
     "open_store",
+    "pruned_outcome",
     "safe_url",
+    "unknown_study",
     "upgrade",
 ]
 
 
-class Store(Studies, Runs, Queries, Leases, OutboxQueue):
+class Store(
+    Studies, Submissions, Runs, Queries, QueueQueries, StatisticsQueries, Leases, OutboxQueue
+):
     """One database of results. Opening it never changes its schema."""
 
     def __init__(self, url: str) -> None:

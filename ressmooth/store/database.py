@@ -19,6 +19,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from ressmooth import paths
 from ressmooth.errors import (
     ConfigError,
     RessmoothError,
@@ -28,10 +29,12 @@ from ressmooth.errors import (
     StoreUnreachable,
 )
 from ressmooth.store.migrations import HEAD, VERSION_TABLE
+from ressmooth.store.rows import Holder
 
 BUSY_TIMEOUT = 60.0  # seconds that SQLite itself waits for a lock
 RETRY_FOR = 300.0  # seconds for which a transaction is retried
 RETRY_OPENING_FOR = 5.0  # seconds for the first one, so that a wrong URL is reported soon
+IDLE_TIMEOUT = 10_000  # milliseconds between two statements of a PostgreSQL transaction
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0  # seconds between two tries
 WAL_IS_SAFE = (3, 51, 3)  # before, WAL could corrupt: https://sqlite.org/wal.html#walresetbug
 POSTGRESQL: dict[str, Any] = {
@@ -83,7 +86,7 @@ class Database:
 
     def __init__(self, url: str, *, create: bool = False, foreign_keys: bool = True) -> None:
         parsed = parse_url(url)
-        self.name = safe_url(url)
+        self.name, self.creates = safe_url(url), create
         self.path: Path | None = None  # the file, if it is SQLite
         if parsed.get_backend_name() == "sqlite":
             self.path = Path(str(parsed.database)).absolute()
@@ -102,6 +105,7 @@ class Database:
             event.listen(self.engine, "begin", _begin)
             self.reader = self.engine.execution_options(begin="BEGIN")
         else:  # all queries of a transaction see one state, as they do in SQLite
+            event.listen(self.engine, "connect", _limit_idle_transactions)
             self.reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
 
     def transact(
@@ -115,6 +119,8 @@ class Database:
         deadline = time.monotonic() + (RETRY_OPENING_FOR if opening else RETRY_FOR)
         pause = FIRST_PAUSE
         while True:
+            if self._is_gone():  # SQLite notices it late, and with WAL never
+                raise self._gone()
             try:
                 with engine.begin() as connection:
                     return work(connection)
@@ -143,17 +149,20 @@ class Database:
         """Raise an error if this program cannot use the database as it is."""
         if self.path and not self.path.exists():
             raise StoreUnreachable(
-                f"There is no database {self.path}; launch a study to create it."
+                f"There is no database {self.path}; launch a study to create it, as in: "
+                f"{self.command('study', 'quickstart')}"
             )
         if self.path and self.path.stat().st_size == 0:  # SQLite treats it as a new one
             raise damaged(self.name, "it is empty")
         revision = self.transact(read_revision, reads=True, opening=True)
         if revision is None:
-            raise SchemaError(f"{self.name} has no tables yet; create them: ressmooth db upgrade")
+            raise SchemaError(
+                f"{self.name} has no tables yet; create them: {self.command('db', 'upgrade')}"
+            )
         if revision < HEAD:
             raise SchemaError(
                 f"{self.name} has the older schema {revision}, this program needs {HEAD}; "
-                "upgrade it: ressmooth db upgrade"
+                f"upgrade it: {self.command('db', 'upgrade')}"
             )
         self.check_not_newer(revision)
 
@@ -169,6 +178,9 @@ class Database:
         if self.path and self.path.is_dir():
             return damaged(self.name, "it is a directory")
         cause = error.orig
+        moved = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED
+        if moved or self._is_gone():
+            return self._gone()
         reason = str(cause).strip().partition("\n")[0]
         kind = _sqlite_kind(cause) if isinstance(cause, sqlite3.Error) else _postgresql_kind(cause)
         if kind is StoreUnreachable:
@@ -180,6 +192,26 @@ class Database:
                 f"Cannot write to the database {self.name} ({reason}). Recorded results are kept."
             )
         return None
+
+    def command(self, *words: str) -> str:
+        """Return a command that uses this database."""
+        if self.path is None or os.environ.get("RESSMOOTH_DATABASE_URL"):
+            return paths.command(paths.home(), *words)
+        return paths.command(self.path.parent, *words)
+
+    def _is_gone(self) -> bool:
+        return self.path is not None and not self.creates and not self.path.exists()
+
+    def _gone(self) -> StorageError:
+        """Return the error for a file that was there when it was opened."""
+        assert self.path is not None
+        runs = self.path.parent / "runs"
+        checkpoints = f" Checkpoints in {runs} remain." if runs.is_dir() else ""
+        return StorageError(
+            f"The database file {self.path} is gone: it was moved or deleted while in use. What "
+            f"was recorded in it is lost unless you move it back.{checkpoints} Nothing was created "
+            "in its place."
+        )
 
 
 def damaged(name: str, reason: str) -> StoreCorrupt:
@@ -223,6 +255,13 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql(begin)
 
 
+def _limit_idle_transactions(connection: Any, _: object) -> None:
+    """Let PostgreSQL end a transaction of a frozen process, whose locks would block a standby."""
+    connection.autocommit = True
+    connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_TIMEOUT}")
+    connection.autocommit = False
+
+
 def _sqlite_kind(cause: sqlite3.Error) -> type[RessmoothError] | None:
     match getattr(cause, "sqlite_errorcode", 0) & 0xFF:  # without the extended code
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
@@ -261,6 +300,7 @@ class Part:
     """A part of the Store."""
 
     database: Database
+    holder: Holder | None = None  # whose leases the writes of a launcher or service need
 
 
 S = TypeVar("S", bound=Part)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from ressmooth.store.database import Part, reading, writing
+from ressmooth.store.lease import check_held
 from ressmooth.store.rows import Event, OutboxRow
 from ressmooth.store.tables import PENDING, Outbox, db_now
 
@@ -43,6 +44,11 @@ class OutboxQueue(Part):
 
     @writing
     def announce_study(self, connection: Connection, study_id: int) -> None:
-        """Add an event that refreshes the study's own page in MLflow."""
-        row = insert(Outbox).values(study_id=study_id, kind=Event.STUDY, created_at=db_now())
-        connection.execute(row)
+        check_held(connection, self.holder, study_id)
+        announce(connection, study_id)
+
+
+def announce(connection: Connection, study_id: int) -> None:
+    """Add an event that refreshes the study's own page in MLflow."""
+    row = insert(Outbox).values(study_id=study_id, kind=Event.STUDY, created_at=db_now())
+    connection.execute(row)

@@ -17,40 +17,59 @@ from sqlalchemy import (
     tuple_,
 )
 
+from ressmooth.config import METRIC
 from ressmooth.store.database import Part, reading
-from ressmooth.store.rows import Problem, PublishedFigure, RunRow, State, TrialRow, Winner
-from ressmooth.store.tables import Baseline, Run, Trial
+from ressmooth.store.rows import (
+    TERMINAL,
+    Problem,
+    PublishedFigure,
+    RunFiles,
+    RunRow,
+    State,
+    TrialRow,
+    Winner,
+)
+from ressmooth.store.tables import Baseline, Run, Study, Trial
 
 # Statements are built once, because SQLAlchemy takes longer to build one than to run it.
-SELECTABLE = (  # confirmations are never selected
-    (Trial.study_id == bindparam("of_study"))
-    & (Trial.state == State.COMPLETE)
-    & Trial.confirms.is_(None)
+SEARCHED = (Trial.study_id == bindparam("of_study")) & Trial.confirms.is_(None)
+SELECTABLE = SEARCHED & (Trial.state == State.COMPLETE)  # confirmations are never selected
+STATES = (
+    select(Trial.arm, Trial.condition, Trial.state, func.count())
+    .where(SEARCHED)
+    .group_by(Trial.arm, Trial.condition, Trial.state)
 )
-ARMS = (
-    select(
-        Trial.arm,
-        Trial.condition,
-        func.max(Trial.value).label("best"),
-        func.count().label("tried"),
-        func.min(Trial.id).label("first"),
+
+
+def _winners(best: Any) -> Select[int, str, str]:
+    """Return the statement for the best trials, `best` being SQL's max or min."""
+    arms = (
+        select(
+            Trial.arm,
+            Trial.condition,
+            best(Trial.value).label("best"),
+            func.min(Trial.id).label("first"),
+        )
+        .where(SELECTABLE)
+        .group_by(Trial.arm, Trial.condition)
+        .subquery()
     )
-    .where(SELECTABLE)
-    .group_by(Trial.arm, Trial.condition)
-    .subquery()
-)
-WINNERS = (
-    select(func.min(Trial.id).label("id"), ARMS.c.tried)
-    .join(
-        ARMS,
-        (Trial.arm == ARMS.c.arm)
-        & (Trial.condition == ARMS.c.condition)
-        & (Trial.value == ARMS.c.best),
+    return (
+        select(func.min(Trial.id).label("id"), Trial.arm, Trial.condition)
+        .join(
+            arms,
+            (Trial.arm == arms.c.arm)
+            & (Trial.condition == arms.c.condition)
+            & (Trial.value == arms.c.best),
+        )
+        .where(SELECTABLE)
+        .group_by(Trial.arm, Trial.condition, arms.c.first)
+        .order_by(arms.c.first)
     )
-    .where(SELECTABLE)
-    .group_by(Trial.arm, Trial.condition, ARMS.c.tried, ARMS.c.first)
-    .order_by(ARMS.c.first)
-)
+
+
+WINNERS = {True: _winners(func.max), False: _winners(func.min)}  # by: is higher better?
+SETTINGS_OF_STUDY = select(Study.spec).where(Study.id == bindparam("of_study"))
 
 
 def _statements(predicate: ColumnElement[bool]) -> tuple[Select[Any], Select[Any]]:
@@ -81,13 +100,50 @@ class Queries(Part):
         return trials_where(connection, Trial.study_id == study_id)
 
     @reading
+    def plugins(self, connection: Connection, run_id: int) -> list[dict[str, str]]:
+        """Return the recorded plug-ins of a run's study."""
+        query = (
+            select(Study.spec)
+            .join(Trial, Trial.study_id == Study.id)
+            .join(Run, Run.trial_id == Trial.id)
+            .where(Run.id == run_id)
+        )
+        found: list[dict[str, str]] = connection.scalars(query).one().get("plugins", [])
+        return found
+
+    @reading
     def winners(self, connection: Connection, study_id: int) -> list[Winner]:
         """Return the best complete trial per arm and condition, oldest arms first."""
-        chosen = connection.execute(WINNERS, {"of_study": study_id}).all()
+        study = {"of_study": study_id}
+        settings = connection.scalars(SETTINGS_OF_STUDY, study).one()["settings"]
+        metric = METRIC[settings.get("metric", "accuracy")]
+        chosen = connection.execute(WINNERS[metric.is_higher_better], study).all()
         found = _fetch(connection, WITH_CONFIRMATIONS, {"chosen": [row.id for row in chosen]})
         trials = {trial.id: trial for trial in found}
         confirmations = {trial.confirms: trial for trial in found}
-        return [Winner(trials[row.id], row.tried, confirmations.get(row.id)) for row in chosen]
+        states: dict[tuple[str, str], dict[State, int]] = defaultdict(dict)
+        for arm, condition, state, number in connection.execute(STATES, {"of_study": study_id}):
+            states[arm, condition][state] = number
+        return [
+            Winner(
+                trials[row.id], _in_order(states[row.arm, row.condition]), confirmations.get(row.id)
+            )
+            for row in chosen
+        ]
+
+    @reading
+    def run_files(self, connection: Connection) -> list[RunFiles]:
+        """Return what decides about the files of every run."""
+        query = select(Run.uid, Run.state, Study.id, Study.state)
+        query = query.join(Trial, Run.trial_id == Trial.id).join(Study, Trial.study_id == Study.id)
+        return [RunFiles(*row) for row in connection.execute(query)]
+
+    @reading
+    def datasets(self, connection: Connection) -> set[tuple[str, int]]:
+        """Return the data sets of all runs, with the size of their images."""
+        config: Any = Run.config
+        query = select(config["dataset"].as_string(), config["image_size"].as_integer())
+        return {(name, size or 0) for name, size in connection.execute(query.distinct())}
 
     @reading
     def published_figures(
@@ -96,6 +152,11 @@ class Queries(Part):
         """Return the published figures for some problems, in the order of the paper."""
         rows = connection.execute(PUBLISHED, {"problems": list(set(problems))})
         return [PublishedFigure(*row) for row in rows]
+
+
+def _in_order(states: dict[State, int]) -> dict[State, int]:
+    """Return the numbers of trials by state, the ended ones first."""
+    return {state: states[state] for state in (*TERMINAL, State.RUNNING) if state in states}
 
 
 def trials_where(connection: Connection, predicate: ColumnElement[bool]) -> list[TrialRow]:

@@ -1,22 +1,42 @@
 """Record runs, from waiting to finished.
 
 A worker's writes carry its attempt number: a stale attempt writes nothing, and a finished run never
-changes. Every write is safe to repeat, because Database.transact may repeat it.
+changes. A launcher that lost its lease begins no attempt. Every write is safe to repeat, because
+Database.transact may repeat it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    case,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from ressmooth import config
 from ressmooth.errors import ConfigError, RunFinished, StaleAttempt
 from ressmooth.store.database import Part, reading, writing
+from ressmooth.store.lease import check_held
 from ressmooth.store.rows import TERMINAL, Attempt, EpochRow, Event, RunRow, State
 from ressmooth.store.tables import PENDING, Epoch, Outbox, Run, Trial, db_now, insert_new
 
-ENVIRONMENT = ("host", "device", "threads", "versions", "git_commit")  # columns set by a claim
+ENVIRONMENT = (
+    "host",
+    "device",
+    "gpus",
+    "threads",
+    "versions",
+    "git_commit",
+)  # columns set by a claim
 COST = ("dataset", "model", "fraction", "batch_size")  # settings that an epoch's time depends on
 RECENT = 200  # runs from which the time of an epoch is estimated
 IS_OPEN = Run.state.in_((State.WAITING, State.RUNNING))
@@ -46,6 +66,7 @@ STUDY_OF_RUN = (
     .where(Run.id == bindparam("of_run"))
     .scalar_subquery()
 )
+CURVES = select(Epoch.__table__).order_by(Epoch.run_id, Epoch.epoch)
 ANNOUNCE = insert(Outbox).values(study_id=STUDY_OF_RUN, created_at=db_now())
 
 
@@ -55,12 +76,24 @@ class Outcome(TypedDict, total=False):
     max_acc: float | None
     mean_acc: float | None
     test_acc: float | None
+    metrics: dict[str, dict[str, float]] | None
     weights_sha256: str | None
     error: str | None
     seconds: float | None
 
 
 NO_OUTCOME = dict.fromkeys(Outcome.__annotations__)
+
+
+def pruned_outcome(curve: Sequence[config.Epoch]) -> Outcome:
+    """Return the outcome of a run that was stopped after these epochs."""
+    metrics = config.METRIC.items()
+    best = {name: metric.best(config.values_of(curve, name)) for name, metric in metrics}
+    return {
+        "max_acc": best.pop("accuracy"),
+        "metrics": {name: {"max": value} for name, value in best.items() if value is not None},
+        "seconds": sum(epoch.seconds or 0.0 for epoch in curve),
+    }
 
 
 class Runs(Part):
@@ -72,9 +105,14 @@ class Runs(Part):
 
     @reading
     def curve(self, connection: Connection, run_id: int) -> list[EpochRow]:
-        columns = [column for column in Epoch.__table__.columns if column.name != "run_id"]
-        query = select(*columns).where(Epoch.run_id == run_id).order_by(Epoch.epoch)
-        return [EpochRow(**row) for row in connection.execute(query).mappings()]
+        return _curves(connection, CURVES.where(Epoch.run_id == run_id)).get(run_id, [])
+
+    @reading
+    def curves(self, connection: Connection, study_id: int) -> dict[int, list[EpochRow]]:
+        """Return the curves of a study's runs by run id, without runs that have no epoch yet."""
+        runs = select(Run.id).join(Trial, Run.trial_id == Trial.id)
+        of_study = Epoch.run_id.in_(runs.where(Trial.study_id == study_id))
+        return _curves(connection, CURVES.where(of_study))
 
     @reading
     def checkpoints(self, connection: Connection, run_id: int) -> list[tuple[int, str]]:
@@ -114,6 +152,7 @@ class Runs(Part):
         """Start a new attempt at a run. Earlier attempts become stale."""
         if unknown := sorted(environment.keys() - set(ENVIRONMENT)):
             raise ValueError(f"Unknown environment {unknown}; known: {', '.join(ENVIRONMENT)}.")
+        self._check_held(connection, run_id)
         claimed = connection.execute(
             update(Run)
             .where(Run.id == run_id, IS_OPEN)
@@ -152,6 +191,7 @@ class Runs(Part):
         self, connection: Connection, attempt: Attempt, state: State, **outcome: Unpack[Outcome]
     ) -> None:
         check_terminal(state)
+        self._check_held(connection, attempt.run_id)
         is_current = (Run.attempt == attempt.number) & (Run.state == State.RUNNING)
         values = {**NO_OUTCOME, **outcome, "state": state, "finished_at": db_now()}
         if not _change(connection, attempt.run_id, is_current, values):
@@ -160,9 +200,31 @@ class Runs(Part):
                 raise _stale(run, attempt)
 
     @writing
-    def release_run(self, connection: Connection, run_id: int) -> None:
-        """Requeue a run whose launcher stops."""
-        _change(connection, run_id, Run.state == State.RUNNING, {"state": State.WAITING})
+    def record_data(self, connection: Connection, attempt: Attempt, sha256: str) -> str:
+        """Record the hash of a run's own data. Return the one that it began with."""
+        is_first = (Run.id == attempt.run_id) & Run.data_sha256.is_(None)
+        connection.execute(update(Run).where(is_first).values(data_sha256=sha256))
+        query = select(Run.data_sha256).where(Run.id == attempt.run_id)
+        return str(connection.scalars(query).one())
+
+    @writing
+    def release_run(
+        self,
+        connection: Connection,
+        run_id: int,
+        attempt: Attempt | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Requeue a run that was stopped, or that failed for a reason that may pass.
+
+        A worker gives its attempt.
+        """
+        self._check_held(connection, run_id)
+        is_ours = Run.state == State.RUNNING
+        if attempt is not None:
+            is_ours &= Run.attempt == attempt.number
+        values = {"state": State.WAITING} | ({"error": reason} if reason else {})
+        _change(connection, run_id, is_ours, values)
 
     def fail_worker(self, run_id: int, reason: str) -> int:
         """Requeue a run whose worker died. Return how often that has happened."""
@@ -171,6 +233,7 @@ class Runs(Part):
 
     @writing
     def _fail_attempt(self, connection: Connection, run_id: int, number: int, reason: str) -> int:
+        self._check_held(connection, run_id)
         connection.execute(
             update(Run)
             .where(Run.id == run_id, Run.attempt == number, IS_OPEN)
@@ -183,8 +246,15 @@ class Runs(Part):
     @writing
     def give_up(self, connection: Connection, run_id: int, reason: str) -> None:
         """Mark an unfinished run as failed."""
+        self._check_held(connection, run_id)
         values = {"state": State.FAILED, "error": reason, "finished_at": db_now()}
         _change(connection, run_id, IS_OPEN, {"attempt": Run.attempt + 1, **values})
+
+    def _check_held(self, connection: Connection, run_id: int) -> None:
+        if self.holder is None:
+            return
+        study = select(Trial.study_id).join(Run, Run.trial_id == Trial.id).where(Run.id == run_id)
+        check_held(connection, self.holder, study.scalar_subquery())
 
     @writing
     def reset_failed(self, connection: Connection, study_id: int) -> int:
@@ -196,7 +266,7 @@ class Runs(Part):
                 Run.trial_id.in_(select(Trial.id).where(Trial.study_id == study_id)),
             )
             .values(state=State.WAITING, failures=0, last_epoch=0, **NO_OUTCOME)
-            .values(started_at=None, finished_at=None)
+            .values(started_at=None, finished_at=None, data_sha256=None)
             .returning(Run.id, Run.trial_id)
         ).all()
         runs = [{"of_run": run.id} for run in failed]
@@ -207,6 +277,14 @@ class Runs(Part):
             connection.execute(reject.values(parked="the run is trained again"), runs)
             reopen(connection, {run.trial_id for run in failed})
         return len(failed)
+
+
+def _curves(connection: Connection, query: Select[Any]) -> dict[int, list[EpochRow]]:
+    curves: dict[int, list[EpochRow]] = defaultdict(list)
+    for row in connection.execute(query).mappings():
+        values = dict(row)
+        curves[values.pop("run_id")].append(EpochRow(**values))
+    return curves
 
 
 def check_terminal(state: State) -> None:

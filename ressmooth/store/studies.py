@@ -2,21 +2,38 @@
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, ScalarSelect, delete, select, update
 from sqlalchemy.engine import RowMapping
 
 from ressmooth.errors import ConfigError
-from ressmooth.spec import StudySpec, differences
+from ressmooth.spec import (
+    StudySpec,
+    WarmStart,
+    can_warm_start,
+    differences,
+    select_trials,
+    with_name,
+)
 from ressmooth.store.database import Part, reading, writing
-from ressmooth.store.lease import holder_of
+from ressmooth.store.lease import check_held, holder_of
+from ressmooth.store.outbox import announce
 from ressmooth.store.queries import trials_where
-from ressmooth.store.rows import State, StudyRow, TrialRow
+from ressmooth.store.rows import Priority, State, StudyRow, StudyState, TrialRow
 from ressmooth.store.runs import check_terminal, reopen
-from ressmooth.store.tables import Run, Study, Trial, db_now, insert_new
+from ressmooth.store.tables import (
+    Epoch,
+    Notification,
+    Outbox,
+    Run,
+    Study,
+    Trial,
+    db_now,
+    insert_new,
+)
 
 
 class Studies(Part):
@@ -25,27 +42,48 @@ class Studies(Part):
     @writing
     def open_study(self, connection: Connection, spec: StudySpec) -> int:
         """Record a study, or find it if it is recorded already. Return its id."""
-        content = {"spec": spec.to_dict(), "file_text": spec.text}
-        new = {"uid": uuid.uuid4().hex, "name": spec.name, "created_at": db_now(), "elapsed": 0.0}
-        connection.execute(insert_new(Study, connection.dialect.name).values(new | content))
-        query = select(Study).where(Study.name == spec.name)
-        stored = _study_row(connection.execute(query).mappings().one())
-        if stored.spec != content["spec"]:
-            check_same_spec(stored.spec, spec)
-        if (stored.spec, stored.file_text) != (content["spec"], content["file_text"]):
-            connection.execute(update(Study).where(Study.id == stored.id).values(**content))
-        return stored.id
+        return record_study(connection, spec)
 
     @reading
     def study(self, connection: Connection, name: str) -> StudyRow | None:
-        row = connection.execute(select(Study).where(Study.name == name)).mappings().first()
-        return None if row is None else _study_row(row)
+        return _find(connection, name)
+
+    @reading
+    def warm_start(self, connection: Connection, spec: StudySpec) -> WarmStart | None:
+        """Return what the samplers begin with: as recorded, or else from the study named."""
+        return _warm_start(connection, spec)
 
     @reading
     def studies(self, connection: Connection) -> list[StudyRow]:
         """Return all studies, oldest first."""
         rows = connection.execute(select(Study).order_by(Study.id)).mappings()
         return [_study_row(row) for row in rows]
+
+    @writing
+    def rename_study(self, connection: Connection, study_id: int, name: str) -> None:
+        """Rename a study, also in its stored spec and text, so that it resumes by its new name."""
+        same_name = select(Study.id).where(Study.name == name)
+        if connection.scalar(same_name) not in (None, study_id):
+            raise ConfigError(f"there is a study {name!r} already; choose another name")
+        of_study = Study.id == study_id
+        stored = connection.execute(select(Study.spec, Study.file_text).where(of_study)).one()
+        values = {
+            "spec": {**stored.spec, "name": name},
+            "file_text": with_name(stored.file_text, name),
+        }
+        connection.execute(update(Study).where(of_study).values(name=name, **values))
+
+    @writing
+    def delete_study(self, connection: Connection, study_id: int) -> None:
+        """Delete a study with all that refers to it."""
+        trials = select(Trial.id).where(Trial.study_id == study_id)
+        runs = select(Run.id).where(Run.trial_id.in_(trials))
+        connection.execute(delete(Epoch).where(Epoch.run_id.in_(runs)))
+        connection.execute(delete(Outbox).where(Outbox.study_id == study_id))
+        connection.execute(delete(Notification).where(Notification.study_id == study_id))
+        connection.execute(delete(Run).where(Run.trial_id.in_(trials)))
+        connection.execute(delete(Trial).where(Trial.study_id == study_id))
+        connection.execute(delete(Study).where(Study.id == study_id))
 
     @writing
     def add_trial(
@@ -63,6 +101,7 @@ class Studies(Part):
         confirms: int | None = None,
     ) -> TrialRow:
         """Record a trial with one run per config, unless it exists already. Return it."""
+        check_held(connection, self.holder, study_id)
         added = connection.scalars(
             insert_new(Trial, connection.dialect.name)
             .values(study_id=study_id, branch=branch, number_in_branch=number_in_branch)
@@ -81,6 +120,7 @@ class Studies(Part):
         self, connection: Connection, trial_id: int, configs: Sequence[dict[str, Any]]
     ) -> None:
         """Add runs for seeds that the trial does not have yet, and reopen it."""
+        check_held(connection, self.holder, _study_of(trial_id))
         if _add_runs(connection, trial_id, configs):
             reopen(connection, [trial_id])
 
@@ -89,17 +129,78 @@ class Studies(Part):
         self, connection: Connection, trial_id: int, state: State, value: float | None
     ) -> None:
         check_terminal(state)
+        check_held(connection, self.holder, _study_of(trial_id))
         values = {"state": state, "value": value, "finished_at": db_now()}
         connection.execute(update(Trial).where(Trial.id == trial_id).values(values))
 
 
+def record_study(connection: Connection, spec: StudySpec) -> int:
+    """Record a study, or find it if it is recorded already. Return its id."""
+    content: dict[str, Any] = {"spec": spec.to_dict(), "file_text": spec.text}
+    content["runs_planned"] = spec.runs_planned
+    new = {"uid": uuid.uuid4().hex, "name": spec.name, "created_at": db_now(), "elapsed": 0.0}
+    new |= {"state": StudyState.STOPPED, "priority": Priority.NORMAL}
+    if warm_start := _warm_start(connection, spec):
+        content["spec"] |= {"warm_start": warm_start.to_dict()}
+    connection.execute(insert_new(Study, connection.dialect.name).values(new | content))
+    stored = _find(connection, spec.name)
+    assert stored is not None
+    if "warm_start" in stored.spec:  # another launcher may have recorded it first
+        content["spec"] |= {"warm_start": stored.spec["warm_start"]}
+    if stored.spec != content["spec"]:
+        check_same_spec(stored.spec, spec)
+    if any(getattr(stored, name) != value for name, value in content.items()):
+        connection.execute(update(Study).where(Study.id == stored.id).values(**content))
+        announce(connection, stored.id)
+    return stored.id
+
+
 def check_same_spec(stored: dict[str, Any], spec: StudySpec) -> None:
     """Raise a ConfigError if `spec` is a different study from the stored one."""
-    if lines := differences(stored, spec):
-        raise ConfigError(
-            f"study {spec.name!r} is recorded with other settings; give this one another name:",
-            *lines,
-        )
+    lines = differences(stored, spec)
+    if not lines:
+        return
+    another = f"To run this as another study, add --set name={spec.name[:62]}-2"
+    if can_warm_start(stored, spec):
+        another += f" --set search.warm_start={spec.name}; its sampler begins with these trials"
+    raise ConfigError(
+        f"study {spec.name!r} is recorded with other settings:",
+        *lines,
+        "A recorded study can change search.trials, search.hours, description, reference and "
+        "resources, raise seeds and confirm, and get more arms.",
+        another,
+    )
+
+
+def unknown_study(name: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for a `search.warm_start` that is not recorded."""
+    names = ", ".join(known) or "none yet"
+    return ConfigError(f"search.warm_start = {name!r}: no such study here; known: {names}")
+
+
+def _study_of(trial_id: int) -> ScalarSelect[int]:
+    return select(Trial.study_id).where(Trial.id == trial_id).scalar_subquery()
+
+
+def _find(connection: Connection, name: str) -> StudyRow | None:
+    row = connection.execute(select(Study).where(Study.name == name)).mappings().first()
+    return None if row is None else _study_row(row)
+
+
+def _warm_start(connection: Connection, spec: StudySpec) -> WarmStart | None:
+    if spec.search.warm_start is None:
+        return None
+    if recorded := _find(connection, spec.name):
+        found = recorded.spec.get("warm_start")
+        return None if found is None else WarmStart(**found)
+    source = _find(connection, spec.search.warm_start)
+    if source is None:
+        names = connection.scalars(select(Study.name).order_by(Study.id))
+        raise unknown_study(spec.search.warm_start, names)
+    completed = (Trial.study_id == source.id) & (Trial.state == State.COMPLETE)
+    trials = trials_where(connection, completed & Trial.confirms.is_(None))
+    values = [(t.arm, t.runs[0].config, t.value) for t in trials if t.value is not None]
+    return select_trials(spec, source.spec, values)
 
 
 def _study_row(row: RowMapping) -> StudyRow:

@@ -2,6 +2,7 @@
 
     study 1─n trial 1─n run 1─n epoch
     baseline: the published figures        outbox: events to deliver to MLflow
+    service: who executes submitted studies    notification: messages for the webhook
 
 A run's results are columns of `run`, so that a comparison never reads epochs.
 """
@@ -19,7 +20,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from ressmooth.config import METRICS
-from ressmooth.store.rows import Event, State
+from ressmooth.store.rows import Event, Priority, State, StudyState
 
 Json = dict[str, Any]
 
@@ -118,6 +119,8 @@ class Base(DeclarativeBase):
         Json: sa.JSON,
         str: sa.Text,
         State: EnumText(State),
+        StudyState: EnumText(StudyState),
+        Priority: EnumText(Priority),
         Event: EnumText(Event),
     }
 
@@ -126,7 +129,18 @@ class Base(DeclarativeBase):
         return cls.__name__.lower()
 
 
-class Study(Base):
+class Lease:
+    """The columns of a lease: the process that holds it, and its last heartbeat."""
+
+    holder_host: Mapped[str | None]
+    holder_pid: Mapped[int | None]
+    holder_started: Mapped[float | None]
+    holder_token: Mapped[str | None]
+    held_at: Mapped[datetime | None]
+    beat_at: Mapped[datetime | None]
+
+
+class Study(Lease, Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     uid: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -134,12 +148,12 @@ class Study(Base):
     file_text: Mapped[str]
     created_at: Mapped[datetime]
     elapsed: Mapped[float]  # seconds over all launches
-    holder_host: Mapped[str | None]  # of the launcher that holds the lease
-    holder_pid: Mapped[int | None]
-    holder_started: Mapped[float | None]
-    holder_token: Mapped[str | None]
-    held_at: Mapped[datetime | None]
-    beat_at: Mapped[datetime | None]  # the last heartbeat
+    state: Mapped[StudyState]
+    priority: Mapped[Priority]
+    owner: Mapped[str | None]
+    submitted_at: Mapped[datetime | None]
+    problem: Mapped[str | None] = mapped_column(ShortText)
+    runs_planned: Mapped[int | None]
 
 
 CONFIRMING = sa.text("confirms IS NOT NULL")
@@ -195,6 +209,9 @@ class Run(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     weights_sha256: Mapped[str | None]
+    metrics: Mapped[Json | None] = mapped_column(sa.JSON(none_as_null=True))
+    data_sha256: Mapped[str | None]
+    gpus: Mapped[str | None]
 
 
 class Epoch(Base):
@@ -241,3 +258,22 @@ class Outbox(Base):
     created_at: Mapped[datetime]
     sent_at: Mapped[datetime | None]
     parked: Mapped[str | None] = mapped_column(ShortText)  # why it is never sent
+
+
+class Service(Lease, Base):
+    """One row, with the id 1, from the first service on."""
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    engine: Mapped[str]
+    description: Mapped[str]
+    nodes: Mapped[list[Any]] = mapped_column(sa.JSON)
+
+
+class Notification(Base):
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(sa.ForeignKey("study.id"))
+    kind: Mapped[str]
+    text: Mapped[str] = mapped_column(ShortText)  # why the study failed
+    created_at: Mapped[datetime]
+    claimed_at: Mapped[datetime | None]  # by the process that sends it
+    sent_at: Mapped[datetime | None]

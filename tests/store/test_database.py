@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -153,15 +154,56 @@ def test_opening_without_create_creates_nothing(file):
     assert os.listdir(file.parent) == []
 
 
-def test_a_file_that_was_moved_away_is_not_replaced(file):
+@pytest.mark.parametrize("version", [(3, 40, 1), (3, 51, 3)], ids=["rollback journal", "WAL"])
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_a_file_that_is_gone_is_not_replaced_and_nobody_says_that_results_are_kept(
+    file, monkeypatch, version, is_connected
+):
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
     store = open_store(f"sqlite:///{file}")
     attempt = record(store)
-    store.database.engine.dispose()
+    if not is_connected:
+        store.database.engine.dispose()
+    (file.parent / "runs").mkdir()
+    away = file.parent / "away"
+    away.mkdir()
+    for part in file.parent.glob("results.db*"):  # WAL has two more files
+        part.rename(away / part.name)
+    for use in (lambda: store.record_epoch(attempt, epoch(4), None), store.studies):
+        with pytest.raises(StorageError) as raised:
+            use()
+        message = str(raised.value)
+        assert f"{file} is gone" in message and "lost unless" in message
+        assert f"Checkpoints in {file.parent / 'runs'} remain" in message
+        assert "kept" not in message
+    assert sorted(os.listdir(file.parent)) == ["away", "runs"]
+    for part in away.iterdir():
+        part.rename(file.parent / part.name)
+    store.record_epoch(attempt, epoch(4), None)
+    assert len(store.curve(attempt.run_id)) == 4
+    store.close()
+
+
+def test_a_file_that_another_one_replaced_is_gone(file):
+    store = open_store(f"sqlite:///{file}")
+    attempt = record(store)
     file.rename(file.with_name("elsewhere.db"))
-    with pytest.raises(StorageError, match="unable to open"):
+    open_store(f"sqlite:///{file}").close()
+    with pytest.raises(StorageError, match="results.db is gone"):
         store.record_epoch(attempt, epoch(4), None)
     store.close()
-    assert not file.exists()
+
+
+def test_a_home_that_is_gone_keeps_no_checkpoints(file):
+    home = file.parent / "home"
+    store = open_store(f"sqlite:///{home}/results.db")
+    record(store)
+    shutil.rmtree(home)
+    with pytest.raises(StorageError, match="is gone") as raised:
+        store.studies()
+    assert "remain" not in str(raised.value)
+    store.close()
+    assert not home.exists()
 
 
 def test_a_home_that_cannot_be_created_is_an_error(tmp_path):

@@ -1,16 +1,20 @@
-"""Leases: one launcher per study."""
+"""Leases: one launcher per study, one service per Store, and no write without its lease."""
 
 import dataclasses
 import subprocess
 import sys
+import threading
 
 import psutil
 import pytest
-from helpers.store_rows import spec
+from helpers.store_rows import ENVIRONMENT, add_trial, config, spec
 from sqlalchemy import text
 
 from ressmooth.errors import StudyBusy
-from ressmooth.store import Holder
+from ressmooth.store import Holder, State, Store, StudyState
+from ressmooth.store.lease import check_held
+
+STUDY_WRITES = ("add_trial", "take_up", "begin", "end", "confirm_stop", "heartbeat")
 
 
 @pytest.fixture
@@ -32,14 +36,14 @@ def holder_of(process):
     return dataclasses.replace(Holder.here(), pid=process.pid, started=started)
 
 
-def age_heartbeat(store, seconds):
+def age_heartbeat(store, seconds, table="study"):
     """Move the last heartbeat into the past."""
     ago = {
         "sqlite": f"strftime('%Y-%m-%d %H:%M:%f000', 'now', '-{seconds} seconds')",
         "postgresql": f"now() - interval '{seconds} seconds'",
     }[store.database.engine.dialect.name]
     with store.database.engine.begin() as connection:
-        connection.execute(text(f"UPDATE study SET beat_at = {ago}"))
+        connection.execute(text(f"UPDATE {table} SET beat_at = {ago}"))
 
 
 def test_a_held_study_names_its_holder(store, study_id):
@@ -56,7 +60,7 @@ def test_a_study_of_a_living_launcher_is_busy(store, study_id, child):
     first = holder_of(child)
     store.acquire(study_id, first)
     age_heartbeat(store, 100)
-    with pytest.raises(StudyBusy, match=f"'demo' is being run by {first.host}/{child.pid} since"):
+    with pytest.raises(StudyBusy, match=f"run by {first.host}/{child.pid} since.*stop demo"):
         store.acquire(study_id, Holder.here())
     assert store.study("demo").held_by == str(first)
 
@@ -123,3 +127,169 @@ def test_a_heartbeat_after_release_is_refused(store, study_id):
     store.release(study_id, holder)
     with pytest.raises(StudyBusy, match="nobody"):
         store.heartbeat(study_id, holder, 1.0)
+
+
+# The lease of the service
+
+
+def age_service(store, seconds):
+    age_heartbeat(store, seconds, "service")
+
+
+def studies_of(store):
+    return {row.name: (row.state, row.held_by) for row in store.studies()}
+
+
+@pytest.fixture
+def served(store, child):
+    """A service in another process, with a study that runs and one that waits."""
+    first = holder_of(child)
+    assert store.acquire_service(first, "local")
+    store.holder = first
+    store.submit(spec(name="running"), "mia@box", None)
+    assert store.take_up(store.submissions()[0])
+    store.submit(spec(name="waiting"), "mia@box", None)
+    store.holder = None
+    return first
+
+
+def test_a_second_service_waits_while_the_first_is_alive(store, served):
+    second = Holder.here()
+    age_service(store, 15)
+    assert not store.acquire_service(second, "ray")
+    assert store.service().holder == served and store.service().engine == "local"
+    assert studies_of(store)["running"] == ("running", str(served))
+    assert store.acquire_service(served, "local")  # again: an acknowledgement was lost
+
+
+@pytest.mark.parametrize("first", ["died", "fell silent", "left"])
+def test_the_next_service_has_the_studies_of_the_first(store, served, child, first):
+    second = Holder.here()
+    if first == "died":
+        child.kill()
+        child.wait()
+        assert store.service().is_alive is False
+    elif first == "fell silent":
+        age_service(store, 21)
+        assert store.service().is_alive is False
+    else:
+        store.release_service(served)
+        assert store.service() is None
+        assert studies_of(store)["running"] == ("queued", None)
+    assert store.acquire_service(second, "ray")
+    inherited = ("queued", None) if first == "left" else ("running", str(second))
+    assert studies_of(store) == {"running": inherited, "waiting": ("queued", None)}
+    assert store.service().holder == second and store.service().engine == "ray"
+    with pytest.raises(StudyBusy, match="Another service has taken over"):
+        store.service_heartbeat(served, "2 workers", [], {})
+    store.release_service(served)
+    assert store.service().holder == second
+
+
+def test_a_heartbeat_renews_the_service_and_its_studies(store, served):
+    age_service(store, 19)
+    age_heartbeat(store, 100)
+    before = dataclasses.replace(store.service(), silent=0.0)
+    (study_id,) = [row.id for row in store.studies() if row.name == "running"]
+    store.service_heartbeat(served, "2 workers", [{"node": "box"}], {study_id: 7.5, 999: 1.0})
+    service = store.service()
+    assert service.silent < 10 and service.is_alive
+    assert (service.description, service.nodes) == ("2 workers", [{"node": "box"}])
+    assert (service.holder, service.held_at) == (before.holder, before.held_at)
+    assert store.study("running").elapsed == 7.5
+    age_heartbeat(store, 0, "service")
+    with pytest.raises(StudyBusy):
+        store.acquire(study_id, Holder.here())
+
+
+# Writes of a launcher or service that lost its lease
+
+
+def rows_of(store):
+    tables = ("study", "trial", "run", "epoch", "outbox", "notification", "service")
+    with store.database.engine.connect() as connection:
+        return {name: connection.execute(text(f"SELECT * FROM {name}")).all() for name in tables}
+
+
+def writes(store, holder):
+    """Return a call per write of a holder, by name, for a study with a run that executes."""
+    study_id = store.submit(spec(), "mia@box", None)
+    trial = add_trial(store, study_id, seeds=2)
+    run, attempt = trial.runs[1], store.claim(trial.runs[0].id, ENVIRONMENT)
+    submission = store.submission(study_id)
+    assert store.acquire_service(holder, "local")
+    store.acquire(study_id, holder)
+    return {
+        "add_trial": lambda: add_trial(store, study_id, number=1),
+        "add_runs": lambda: store.add_runs(trial.id, [config(2)]),
+        "finish_trial": lambda: store.finish_trial(trial.id, State.COMPLETE, 1.0),
+        "claim": lambda: store.claim(run.id, ENVIRONMENT),
+        "release_run": lambda: store.release_run(attempt.run_id),
+        "finish_run": lambda: store.finish_run(attempt, State.PRUNED),
+        "fail_worker": lambda: store.fail_worker(attempt.run_id, "gone"),
+        "give_up": lambda: store.give_up(run.id, "gone"),
+        "take_up": lambda: store.take_up(submission),
+        "begin": lambda: store.begin(study_id, "mia@box"),
+        "end": lambda: store.end(study_id, StudyState.ENDED, submission.submitted_at),
+        "confirm_stop": lambda: store.confirm_stop(study_id),
+        "announce_study": lambda: store.announce_study(study_id),
+        "notify": lambda: store.notify(study_id, "standstill"),
+        "heartbeat": lambda: store.heartbeat(study_id, holder, 1.0),
+        "service_heartbeat": lambda: store.service_heartbeat(holder, "", [], {study_id: 1.0}),
+    }
+
+
+@pytest.mark.parametrize("now", ["another service", "another launcher", "nobody", "deleted"])
+def test_a_holder_that_lost_its_lease_writes_nothing(store, now):
+    frozen = dataclasses.replace(Holder.here(), host="elsewhere")
+    calls = writes(store, frozen)
+    age_heartbeat(store, 130)
+    age_service(store, 21)
+    (study,) = store.studies()
+    assert store.acquire_service(Holder.here(), "local")
+    if now == "nobody":
+        store.release_service(Holder(**dataclasses.asdict(store.service().holder)))
+    elif now == "another launcher":
+        store.release_service(store.service().holder)
+        store.acquire(study.id, Holder.here())
+    elif now == "deleted":
+        store.delete_study(study.id)
+    before = rows_of(store)
+    store.holder = frozen
+    for name, call in calls.items():
+        if now == "deleted" and name not in STUDY_WRITES:
+            continue  # whose rows are gone
+        with pytest.raises(StudyBusy):
+            call()
+            pytest.fail(f"{name} was not refused")
+    store.release(study.id, frozen)
+    store.release_service(frozen)
+    assert rows_of(store) == before
+
+
+def test_a_holder_writes_while_it_holds(store):
+    """Otherwise the test above would prove nothing."""
+    holder = Holder.here()
+    calls = writes(store, holder)
+    store.holder = holder
+    order = sorted(calls, key=lambda name: name in ("give_up", "finish_run", "end"))
+    for name in order:
+        if name not in ("release_run", "fail_worker"):  # which make the attempt stale
+            calls[name]()
+
+
+def test_nobody_takes_over_before_the_commit_of_a_write(store, study_id):
+    """The holder is frozen inside a transaction, after its lease was checked."""
+    holder = dataclasses.replace(Holder.here(), host="elsewhere")
+    store.acquire(study_id, holder)
+    age_heartbeat(store, 130)
+    other = Store(store.url)
+    taking_over = threading.Thread(target=other.acquire, args=(study_id, Holder.here()))
+    with store.database.engine.begin() as connection:
+        check_held(connection, holder, study_id)
+        taking_over.start()
+        taking_over.join(0.3)
+        assert taking_over.is_alive()
+    taking_over.join(60)
+    assert store.study("demo").held_by != str(holder)
+    other.close()

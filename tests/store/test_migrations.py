@@ -26,7 +26,7 @@ ASSETS = Path(__file__).parent / "assets"
 ADD_A_NOTE = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision = "0003", "0002"
+revision, down_revision = "0005", "0004"
 def upgrade():
     with op.batch_alter_table("trial") as trial:
         trial.add_column(sa.Column("note", sa.Text))
@@ -49,15 +49,15 @@ LEAVE_ORPHANS = ADD_A_NOTE + "    op.execute('DELETE FROM run')\n"
 
 @pytest.fixture
 def next_release(tmp_path, monkeypatch):
-    """Return a function that adds migration 0003 to this release."""
+    """Return a function that adds migration 0005 to this release."""
 
     def release(migration):
         directory = tmp_path / "migrations"
         shutil.copytree(Path(migrations.__file__).parent, directory)
-        (directory / "versions" / "0003_next.py").write_text(migration)
+        (directory / "versions" / "0005_next.py").write_text(migration)
         monkeypatch.setattr(migrate, "MIGRATIONS", directory)
         for module in (migrate, database):
-            monkeypatch.setattr(module, "HEAD", "0003")
+            monkeypatch.setattr(module, "HEAD", "0005")
 
     return release
 
@@ -94,13 +94,14 @@ def test_migrations_are_installed_with_the_package():
 
 
 def test_upgrading_creates_the_tables_once(store_url):
-    assert upgrade(store_url) == (None, "0002")
+    assert upgrade(store_url) == (None, "0004")
     store = Store(store_url)
     attempt = record(store)
     before = store.curve(attempt.run_id)
-    assert upgrade(store_url) == ("0002", "0002")
+    assert upgrade(store_url) == ("0004", "0004")
     assert store.curve(attempt.run_id) == before
     tables = {"study", "trial", "run", "epoch", "baseline", "outbox", "ressmooth_version"}
+    tables |= {"service", "notification"}
     with store.database.engine.connect() as connection:
         assert set(inspect(connection).get_table_names()) == tables
     store.close()
@@ -119,15 +120,15 @@ def test_a_store_without_tables_is_not_opened(store_url):
 def test_an_older_schema_is_refused_with_the_command_to_upgrade(store, next_release):
     next_release(ADD_A_NOTE)
     for attempt in (Store, open_store):
-        with pytest.raises(SchemaError, match="older schema 0002.*0003.*ressmooth db upgrade"):
+        with pytest.raises(SchemaError, match="older schema 0004.*0005.*ressmooth db upgrade"):
             attempt(store.url)
     assert "note" not in columns(store, "trial")
 
 
 def test_a_newer_schema_is_refused(store):
-    stamp(store, "0003")
+    stamp(store, "0005")
     for attempt in (Store, open_store, upgrade):
-        with pytest.raises(SchemaError, match="schema 0003, which is newer.*0002"):
+        with pytest.raises(SchemaError, match="schema 0005, which is newer.*0004"):
             attempt(store.url)
 
 
@@ -135,7 +136,7 @@ def test_an_upgrade_keeps_every_row(store, next_release):
     attempt = record(store)
     run, curve = store.run(attempt.run_id), store.curve(attempt.run_id)
     next_release(ADD_A_NOTE)
-    assert upgrade(store.url) == ("0002", "0003")
+    assert upgrade(store.url) == ("0004", "0005")
     upgraded = Store(store.url)
     assert "note" in columns(upgraded, "trial")
     assert (upgraded.run(run.id), upgraded.curve(run.id)) == (run, curve)
@@ -144,7 +145,7 @@ def test_an_upgrade_keeps_every_row(store, next_release):
 
 
 def backups(file):
-    return sorted(file.parent.glob(f"{file.name}.0002-*"))
+    return sorted(file.parent.glob(f"{file.name}.0004-*"))
 
 
 @pytest.fixture
@@ -208,7 +209,7 @@ def test_one_of_many_upgraders_upgrades(store, next_release):
     limit = "&options=-c%20lock_timeout%3D20s" if store.url.startswith("postgresql") else ""
     with ThreadPoolExecutor(4) as threads:
         results = list(threads.map(upgrade, [store.url + limit] * 4))
-    assert sorted(results) == [("0002", "0003")] + [("0003", "0003")] * 3
+    assert sorted(results) == [("0004", "0005")] + [("0005", "0005")] * 3
     if store.url.startswith("sqlite"):
         assert len(backups(Path(store.url.removeprefix("sqlite:///")))) == 1
 
@@ -241,7 +242,7 @@ def test_a_database_of_schema_0001_is_upgraded_and_used(tmp_path):
     assert [(trial.condition, trial.confirms) for trial in (done, failed)] == [(problem, None)] * 2
     assert len(store.published_figures(PUBLISHED)) == 124
     assert failed.runs[0].error == "diverged at epoch 2"
-    assert store.count_pending(study.id) == 8
+    assert store.count_pending(study.id) == 8 + 1  # the study has changed since
 
     assert store.reset_failed(study.id) == 1
     for run in store.trial(failed.id).runs:
@@ -276,16 +277,48 @@ def test_a_database_of_schema_0002_is_used(tmp_path):
 
     attempt = store.claim(fresh.runs[1].id, ENVIRONMENT)
     store.record_epoch(attempt, epoch(1), None)
-    store.finish_run(attempt, "complete", max_acc=80.0, mean_acc=79.0)
+    metrics = {"nll": {"max": 0.5, "mean": 0.6, "test": 0.7}}
+    store.finish_run(attempt, "complete", max_acc=80.0, mean_acc=79.0, metrics=metrics)
+    before, after = store.trial(fresh.id).runs
+    assert [run.result("nll", "mean") for run in (before, after)] == [None, 0.6]
+    assert [run.result("accuracy", "max") for run in (before, after)] == [81.0, 80.0]
+    assert store.curve(fresh.runs[0].id)[0].val_nll is None
     store.finish_trial(fresh.id, "complete", 80.5)
     assert store.winners(study.id)[0].confirmation.value == 80.5
+    store.close()
+
+
+def test_a_database_of_schema_0003_is_used(tmp_path):
+    """assets/store_0003.db was written by the release with schema 0003. Never change it."""
+    file = tmp_path / "results.db"
+    shutil.copy(ASSETS / "store_0003.db", file)
+    assert upgrade(f"sqlite:///{file}") == ("0003", "0004")
+    store = Store(f"sqlite:///{file}")
+    study = store.study("demo")
+    assert study.spec["resources"]["gpus_per_run"] == 0.0
+    assert store.open_study(spec()) == study.id  # the default has changed
+    done, waiting = store.trials(study.id)[0].runs
+    assert (done.state, done.metrics, done.data_sha256) == ("complete", {"nll": {"max": 0.5}}, "cd")
+    before = store.curve(done.id)
+    assert [(row.val_nll, row.gpu_memory_mib) for row in before] == [(0.5, None)] * 2
+
+    attempt = store.claim(waiting.id, ENVIRONMENT)
+    store.record_epoch(attempt, epoch(1, gpu_memory_mib=3072.0, gpu_power_watts=99.5), None)
+    (row,) = store.curve(waiting.id)
+    assert (row.gpu_memory_mib, row.gpu_utilization_percent, row.gpu_power_watts) == (
+        3072.0,
+        None,
+        99.5,
+    )
+    store.finish_run(attempt, "complete", max_acc=80.0)
     store.close()
 
 
 def test_migration_0002_fills_in_conditions_from_recorded_runs(store_url, tmp_path, monkeypatch):
     directory = tmp_path / "first"
     shutil.copytree(Path(migrations.__file__).parent, directory)
-    (directory / "versions" / "0002_comparison.py").unlink()
+    for later in ("0002_comparison", "0003_open", "0004_service"):
+        (directory / "versions" / f"{later}.py").unlink()
     monkeypatch.setattr(migrate, "MIGRATIONS", directory)
     monkeypatch.setattr(migrate, "HEAD", "0001")
     upgrade(store_url)
@@ -295,7 +328,7 @@ def test_migration_0002_fills_in_conditions_from_recorded_runs(store_url, tmp_pa
         for statement in ROWS_OF_0001:
             connection.execute(text(statement.replace(":", r"\:")))
     old.close()
-    assert upgrade(store_url) == ("0001", "0002")
+    assert upgrade(store_url) == ("0001", "0004")
     upgraded = Store(store_url)
     (trial,) = upgraded.trials(1)
     problem = {"dataset": "digits", "model": "small", "fraction": 0.5}

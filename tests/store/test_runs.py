@@ -8,7 +8,7 @@ from helpers.store_rows import ENVIRONMENT, METRICS, add_run, add_trial, config,
 
 from ressmooth.config import Epoch
 from ressmooth.errors import ConfigError, RunFinished, StaleAttempt
-from ressmooth.store import database
+from ressmooth.store import database, pruned_outcome
 
 
 def everything(store):
@@ -30,6 +30,20 @@ def test_a_claim_starts_an_attempt_and_records_the_environment(store):
     assert {name: getattr(run, name) for name in ENVIRONMENT} == ENVIRONMENT
     assert (run.state, run.attempt) == ("running", 1)
     assert kinds(store) == [("run", run_id, None)]
+
+
+def test_the_curves_of_a_study_are_those_of_its_runs_with_epochs(store):
+    study_id, other_id = store.open_study(spec()), store.open_study(spec(name="other"))
+    trial = add_trial(store, study_id, seeds=3)
+    (other,) = add_trial(store, other_id).runs
+    for run in (trial.runs[1], trial.runs[0], other):
+        attempt = store.claim(run.id, ENVIRONMENT)
+        for number in (1, 2):
+            store.record_epoch(attempt, epoch(number, val_acc=run.id + number), None)
+    first, second = trial.runs[:2]
+    assert store.curves(study_id) == {run.id: store.curve(run.id) for run in (first, second)}
+    assert [row.val_acc for row in store.curve(second.id)] == [second.id + 1, second.id + 2]
+    assert store.curve(trial.runs[2].id) == []
 
 
 def test_a_second_claim_resumes_after_the_last_recorded_epoch(store):
@@ -270,3 +284,12 @@ def test_a_lost_acknowledgement_does_nothing_twice(store, monkeypatch):
     assert [run.state for run in store.trial(trial.id).runs] == ["complete", "waiting", "failed"]
     events = [kind for kind in kinds(store) if kind[0] == "epoch"]
     assert events == [("epoch", done, 1), ("epoch", done, 2)]
+
+
+def test_a_pruned_run_keeps_the_best_value_of_every_metric():
+    curve = [epoch(1, val_acc=70.0, val_nll=0.9), epoch(2, val_acc=60.0, val_nll=0.7)]
+    assert pruned_outcome(curve) == {
+        "max_acc": 70.0,
+        "metrics": {"nll": {"max": 0.7}},
+        "seconds": 3.0,
+    }

@@ -7,6 +7,7 @@ from helpers.store_rows import ENVIRONMENT, add_run, add_trial, config, epoch, s
 from sqlalchemy import text
 
 from ressmooth.errors import ConfigError
+from ressmooth.spec import read_stored
 from ressmooth.store import Store
 
 
@@ -31,12 +32,69 @@ def test_allowed_changes_of_a_study_are_stored(store):
     assert (study.spec, study.file_text) == (changed.to_dict(), "new")
 
 
+def test_a_study_that_was_recorded_without_gpus_resumes_with_auto(store):
+    before = store.open_study(spec(resources={"gpus_per_run": 0.0}))
+    assert store.open_study(spec()) == before
+    assert store.study("demo").spec["resources"]["gpus_per_run"] == "auto"
+    assert store.open_study(read_stored(store.study("demo").spec)) == before
+
+
 def test_a_different_study_with_the_same_name_is_refused(store):
     store.open_study(spec(text="old"))
-    with pytest.raises(ConfigError, match="(?s)demo.*dataset was .*digits.*fashion_mnist"):
+    with pytest.raises(ConfigError) as error:
         store.open_study(spec(settings={"dataset": "fashion_mnist"}, text="new"))
+    recorded, difference, allowed, another = str(error.value).splitlines()
+    assert recorded == "study 'demo' is recorded with other settings:"
+    assert difference == "dataset was 'digits', is 'fashion_mnist'"
+    for key in ("search.trials", "search.hours", "description", "resources", "seeds", "arms"):
+        assert key in allowed
+    assert another.endswith(" add --set name=demo-2")
     assert store.study("demo").file_text == "old"
     assert store.study("demo").spec == spec().to_dict()
+
+
+def test_a_study_is_renamed_in_its_spec_and_its_text(store):
+    study_id = store.open_study(spec(text="# mine\nname = 'demo'\n"))
+    store.open_study(spec(name="other", text="name = 'other'"))
+    store.rename_study(study_id, "new")
+    study = store.study("new")
+    assert (study.id, study.spec) == (study_id, spec(name="new").to_dict())
+    assert study.file_text == '# mine\nname = "new"\n'
+    assert store.study("demo") is None
+    store.rename_study(study_id, "new")  # a repeated transaction changes nothing
+    with pytest.raises(ConfigError, match="there is a study 'other' already"):
+        store.rename_study(study_id, "other")
+    assert store.study("new") == study
+
+
+def test_a_deleted_study_takes_all_its_rows_with_it_and_no_others(store):
+    for name in ("demo", "other"):
+        study_id = store.open_study(spec(name=name))
+        first = add_trial(store, study_id, seeds=2)
+        attempt = store.claim(first.runs[0].id, ENVIRONMENT)
+        store.record_epoch(attempt, epoch(1), None)
+        store.announce_study(study_id)
+        store.add_trial(
+            study_id,
+            arm="sgd",
+            condition={},
+            branch="confirm sgd",
+            number_in_branch=0,
+            params={},
+            configs=[config(10_000)],
+            sampler_state={},
+            confirms=first.id,
+        )
+
+    def counts():
+        tables = ("study", "trial", "run", "epoch", "outbox")
+        with store.database.engine.connect() as connection:
+            return [connection.scalar(text(f"SELECT count(*) FROM {name}")) for name in tables]
+
+    before = counts()
+    store.delete_study(store.study("demo").id)
+    assert counts() == [number // 2 for number in before] and all(counts())
+    assert [study.name for study in store.studies()] == ["other"]
 
 
 def test_a_trial_has_its_runs(store):
