@@ -45,14 +45,20 @@ def write(path: Path, content: bytes) -> str:
     return sha256(content)
 
 
-def load(path: Path, expected: str | None = None) -> TrainerState:
-    """Return a state. Refuse a file whose SHA-256 is not `expected`, if that is given."""
+def read(path: Path, expected: str | None) -> bytes:
+    """Return a file's content. Refuse a file whose SHA-256 is not `expected`, if that is given."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"Cannot read checkpoint {path}: {error.strerror}.") from error
     if expected is not None and sha256(content) != expected:
         raise CheckpointError(f"Checkpoint {path} is damaged: its SHA-256 is not {expected}.")
+    return content
+
+
+def load(path: Path, expected: str | None = None) -> TrainerState:
+    """Return a state. Refuse a file whose SHA-256 is not `expected`, if that is given."""
+    content = read(path, expected)
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises EOFError, RuntimeError, KeyError, UnpicklingError ...

@@ -1,42 +1,19 @@
-"""Data sets as uint8 tensors on the device, and training batches made from them by indexing.
+"""Images as uint8 tensors on the device, and training batches made from them by indexing."""
 
-torchvision downloads fashion_mnist, cifar10, cifar100 and svhn on first use. digits is part of
-scikit-learn. synthetic has CIFAR's shape and is drawn from a fixed seed.
-"""
-
-import fcntl
-import gzip
 import hashlib
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from ressmooth.config import BUILT_IN
-from ressmooth.errors import DataError, StorageError, unknown
-from ressmooth.training.checkpoint import encode, sha256, write
+from ressmooth.errors import unknown
 
-DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
 HOLDOUT = 0.1  # share of the training set that validates under selection = "holdout"
 PADDING = 4  # zero pixels around an image before it is cropped
-# Raised for damaged or missing files, by our readers and by torchvision's.
-UNREADABLE = (OSError, EOFError, zlib.error, RuntimeError, ValueError, AssertionError)
-# The files that torchvision expects, for a user who cannot download them.
-FILES = {
-    "FashionMNIST": "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz",
-    "CIFAR10": "cifar-10-python.tar.gz",
-    "CIFAR100": "cifar-100-python.tar.gz",
-    "SVHN": "train_32x32.mat, test_32x32.mat",
-}
 
 
 @dataclass(frozen=True)
@@ -53,148 +30,35 @@ class Images:
     def to(self, device: torch.device) -> "Images":
         return Images(self.pixels.to(device), self.labels.to(device))
 
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """Return the shape [H, W, C] of an image."""
+        height, width, channels = self.pixels.shape[1:]
+        return height, width, channels
+
+    def sha256(self) -> str:
+        """Return a hash of all images and labels."""
+        digest = hashlib.sha256()
+        for tensor in (self.pixels, self.labels):
+            digest.update(repr(tuple(tensor.shape)).encode() + tensor.numpy().tobytes())
+        return digest.hexdigest()
+
 
 @dataclass(frozen=True)
 class Dataset:
-    train: Images
-    test: Images
+    """Images in memory, or map-style data sets of torch: see streaming.py."""
+
+    train: Any
+    test: Any
     num_classes: int
+    sha256: str | None = None  # of the user's own images and labels
 
 
 @dataclass(frozen=True)
 class Splits:
-    train: Images
-    validation: Images  # equals the test set under selection = "paper"
-    test: Images
-
-
-@lru_cache(maxsize=2)
-def load(name: str, root: Path) -> Dataset:
-    """Return a data set. Download it into `root` if it is not there."""
-    if name not in LOADERS:
-        raise unknown("data set", name, LOADERS)
-    if name in BUILT_IN:
-        return LOADERS[name](root)
-    try:
-        return _load_decoded(name, root) or _decode(name, root)
-    except OSError:  # `root` is not writable: every process decodes for itself
-        return LOADERS[name](root)
-
-
-def _load_decoded(name: str, root: Path) -> Dataset | None:
-    """Map the decoded data set into memory that all processes share. Return None without one."""
-    for path in root.glob(f"{name}-*.pt"):
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if path.stem == f"{name}-{digest}":  # the file is intact
-            parts = torch.load(path, mmap=True, weights_only=True)
-            return Dataset(Images(**parts["train"]), Images(**parts["test"]), parts["num_classes"])
-    return None
-
-
-def _decode(name: str, root: Path) -> Dataset:
-    """Decode a data set and save it for other processes, which wait meanwhile."""
-    root.mkdir(parents=True, exist_ok=True)
-    with open(root / f".{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (dataset := _load_decoded(name, root)) is not None:
-            return dataset
-        dataset = LOADERS[name](root)
-        content = encode(asdict(dataset))
-        with suppress(StorageError):  # the disk is full: every process decodes for itself
-            write(root / f"{name}-{sha256(content)}.pt", content)
-        return dataset
-
-
-def present(root: Path) -> list[str]:
-    """Return the data sets that need no download, judging by the files in `root`."""
-    is_present = {
-        "fashion_mnist": DEBIAN_FASHION_MNIST.is_dir() or (root / "FashionMNIST").is_dir(),
-        "cifar10": (root / "cifar-10-batches-py").is_dir(),
-        "cifar100": (root / "cifar-100-python").is_dir(),
-        "svhn": (root / "train_32x32.mat").is_file(),
-    }
-    return [*BUILT_IN, *(name for name, found in is_present.items() if found)]
-
-
-def _digits(root: Path) -> Dataset:
-    """Return 1,797 images of 8x8x1. A fixed fifth is the test set, which digits lacks."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits().images * 15, load_digits().target  # 0..16 -> 0..240
-    order = torch.randperm(len(labels), generator=stream(0, "digits"))
-    images = _images(pixels, labels)
-    return Dataset(images[order[360:]], images[order[:360]], 10)
-
-
-def _synthetic(root: Path) -> Dataset:
-    """Return 2,560 + 512 images of 32x32x3: one random pattern per class under heavy noise."""
-    generator = stream(0, "synthetic")
-    patterns = torch.randn(10, 32, 32, 3, generator=generator)
-
-    def draw(count: int) -> Images:
-        labels = torch.arange(count) % 10
-        noise = torch.randn(count, 32, 32, 3, generator=generator) * 2
-        return _images((128 + 24 * (patterns[labels] + noise)).clamp(0, 255), labels)
-
-    return Dataset(draw(2560), draw(512), 10)
-
-
-def _fashion_mnist(root: Path) -> Dataset:
-    if not DEBIAN_FASHION_MNIST.is_dir():
-        return _torchvision("FashionMNIST", 10, root)
-
-    def read(part: str) -> Images:
-        pixels = _read_idx(DEBIAN_FASHION_MNIST / f"{part}-images-idx3-ubyte.gz", header=16)
-        labels = _read_idx(DEBIAN_FASHION_MNIST / f"{part}-labels-idx1-ubyte.gz", header=8)
-        return _images(pixels.reshape(-1, 28, 28), labels)
-
-    return Dataset(read("train"), read("t10k"), 10)
-
-
-def _read_idx(file: Path, header: int) -> np.ndarray[Any, Any]:
-    """Return the values of an idx file, which follow a header of so many bytes."""
-    try:
-        content = gzip.decompress(file.read_bytes())
-    except UNREADABLE as error:
-        raise DataError(f"{file} is damaged ({error}); install it again.") from error
-    return np.frombuffer(bytearray(content), np.uint8, offset=header)
-
-
-def _torchvision(kind: str, num_classes: int, root: Path) -> Dataset:
-    from torchvision import datasets
-
-    def read(is_train: bool) -> Images:
-        if kind == "SVHN":
-            part = datasets.SVHN(str(root), "train" if is_train else "test", download=True)
-            return _images(part.data.transpose(0, 2, 3, 1), part.labels)
-        part = getattr(datasets, kind)(str(root), train=is_train, download=True)
-        return _images(part.data, part.targets)
-
-    try:
-        return Dataset(read(True), read(False), num_classes)
-    except UNREADABLE as error:
-        raise DataError(
-            f"{kind} is not in {root} and could not be downloaded ({error}). "
-            f"Put these files there and try again: {FILES[kind]}"
-        ) from error
-
-
-def _images(pixels: Any, labels: Any) -> Images:
-    pixels, labels = torch.as_tensor(pixels), torch.as_tensor(labels)
-    if pixels.ndim == 3:
-        pixels = pixels[..., None]
-    return Images(pixels.to(torch.uint8).contiguous(), labels.long())
-
-
-LOADERS: dict[str, Callable[[Path], Dataset]] = {
-    "digits": _digits,
-    "synthetic": _synthetic,
-    "fashion_mnist": _fashion_mnist,
-    "cifar10": partial(_torchvision, "CIFAR10", 10),
-    "cifar100": partial(_torchvision, "CIFAR100", 100),
-    "svhn": partial(_torchvision, "SVHN", 10),
-}
+    train: Any  # Images, or Streamed
+    validation: Any  # equals the test set under selection = "paper"
+    test: Any
 
 
 def stream(seed: int, *purpose: object) -> torch.Generator:
@@ -215,10 +79,14 @@ def split(dataset: Dataset, *, fraction: float, selection: str, seed: int) -> Sp
     return Splits(dataset.train[kept], validation, dataset.test)
 
 
-class Normaliser:
+class Normaliser(nn.Module):
     """uint8 [B, H, W, C] -> float [B, C, H, W] with mean 0 and std 1 over the training set."""
 
+    factor: Tensor
+    offset: Tensor
+
     def __init__(self, train: Images) -> None:
+        super().__init__()
         channels = train.pixels.unbind(-1)
         histogram = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in channels])
         share = histogram.double() / histogram.sum(1, keepdim=True)  # [C, 256]
@@ -227,10 +95,10 @@ class Normaliser:
         std = (share * (value - mean[:, None]).square()).sum(1).sqrt().clamp_min(1.0)
         # Repeated over a row of pixels, [W*C], because a last axis of length 1 or 3 is slow.
         width = train.pixels.shape[2]
-        self.factor = (1 / std).float().repeat(width)
-        self.offset = (-mean / std).float().repeat(width)
+        self.register_buffer("factor", (1 / std).float().repeat(width))
+        self.register_buffer("offset", (-mean / std).float().repeat(width))
 
-    def __call__(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor) -> Tensor:
         scaled = pixels.flatten(2).float().mul_(self.factor).add_(self.offset)
         return scaled.view(pixels.shape).permute(0, 3, 1, 2)  # channels_last in memory
 

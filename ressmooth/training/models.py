@@ -6,20 +6,26 @@
     resnet56            853,018
     densenet_bc_100_12  769,162   Huang et al. 2016, growth 12, compression 0.5
 
-Tests check these counts.
+Tests check these counts. `torchvision:NAME` and `timm:NAME` are networks of those libraries.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ressmooth.errors import unknown
+from ressmooth.errors import ConfigError, did_you_mean, unknown
+
+IMAGENET_CLASSES = 1000  # of torchvision's weights
 
 
-def build(name: str, *, num_classes: int, in_channels: int) -> nn.Module:
-    """Return a network with random weights, which torch's seed determines."""
+def build(name: str, *, num_classes: int, in_channels: int, weights: str = "none") -> nn.Module:
+    """Return a network. torch's seed determines its random weights."""
+    library, _, network = name.partition(":")
+    if library in LIBRARIES:
+        return LIBRARIES[library](network, num_classes, in_channels, weights)
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     return MODELS[name](num_classes, in_channels).apply(_he_initialise)
@@ -119,4 +125,92 @@ MODELS: dict[str, Callable[[int, int], nn.Module]] = {
     "resnet20": lambda classes, channels: _resnet(20, classes, channels),
     "resnet56": lambda classes, channels: _resnet(56, classes, channels),
     "densenet_bc_100_12": lambda classes, channels: _densenet_bc(100, 12, classes, channels),
+}
+
+
+def _torchvision(name: str, num_classes: int, in_channels: int, weights: str) -> nn.Module:
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        raise _no_such_network("torchvision", name, known)
+    if weights == "none":
+        model: nn.Module = models.get_model(name, num_classes=num_classes)
+    else:
+        model = models.get_model(name, weights=_torchvision_weights(name, weights))
+        _replace_head(model, num_classes)
+    _fit_channels(model, in_channels)
+    return model
+
+
+def _no_such_network(library: str, name: str, known: list[str]) -> ConfigError:
+    hint = did_you_mean(name, known)
+    return ConfigError(f"model = '{library}:{name}': {library} has no such network{hint}")
+
+
+def _torchvision_weights(name: str, weights: str) -> object:
+    from torchvision import models
+
+    known = models.get_model_weights(name).__members__
+    if weights not in known:
+        names = ", ".join(["none", *known])
+        raise ConfigError(f"weights = {weights!r}: {name} has {names}")
+    return known[weights]
+
+
+def _replace_head(model: nn.Module, num_classes: int) -> None:
+    """Replace the last layer that has an output per class of ImageNet by a new one."""
+    name, head = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if IMAGENET_CLASSES
+        in (getattr(layer, "out_features", 0), getattr(layer, "out_channels", 0))
+    ][-1]
+    new: nn.Module
+    if isinstance(head, nn.Conv2d):
+        new = nn.Conv2d(head.in_channels, num_classes, kernel_size=1)
+    else:
+        assert isinstance(head, nn.Linear)
+        new = nn.Linear(head.in_features, num_classes)
+    model.set_submodule(name, new)
+
+
+def _fit_channels(model: nn.Module, in_channels: int) -> None:
+    """Replace the first convolution if images have another number of channels than it.
+
+    It keeps its response to images whose channels are equal.
+    """
+    name, first = next((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d))
+    if first.in_channels == in_channels:
+        return
+    shape: dict[str, Any] = {
+        key: getattr(first, key) for key in ("kernel_size", "stride", "padding")
+    }
+    new = nn.Conv2d(in_channels, first.out_channels, **shape, bias=first.bias is not None)
+    with torch.no_grad():
+        new.weight.copy_(first.weight.sum(1, keepdim=True) / in_channels)
+        if first.bias is not None and new.bias is not None:
+            new.bias.copy_(first.bias)
+    model.set_submodule(name, new)
+
+
+def _timm(name: str, num_classes: int, in_channels: int, weights: str) -> nn.Module:
+    try:
+        import timm
+    except ImportError as error:
+        raise ConfigError(f"model = 'timm:{name}': timm is missing; pip install timm") from error
+    if not timm.is_model(name):
+        raise _no_such_network("timm", name, timm.list_models())
+    if weights not in ("none", "DEFAULT"):
+        raise ConfigError(f"weights = {weights!r}: with timm use 'none' or 'DEFAULT'")
+    pretrained = weights == "DEFAULT"
+    model: nn.Module = timm.create_model(
+        name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels
+    )
+    return model
+
+
+LIBRARIES: dict[str, Callable[[str, int, int, str], nn.Module]] = {
+    "torchvision": _torchvision,
+    "timm": _timm,
 }

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ressmooth.config import Epoch, RunConfig, parse
+from ressmooth.config import Epoch, RunConfig, config_differences, parse
 from ressmooth.errors import CheckpointError, ConfigError
 from ressmooth.paths import make_directory
 from ressmooth.training import checkpoint, metrics
 from ressmooth.training.checkpoint import TrainerState
-from ressmooth.training.trainer import Result, config_differences, train
+from ressmooth.training.trainer import Result, train
 
 CONFIG, CHECKPOINT = "config.json", "checkpoint-{}.pt"
 

@@ -7,24 +7,34 @@ augmentation are drawn from (seed, epoch), so there is no generator to save.
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ressmooth.config import Epoch, RunConfig
+from ressmooth.config import METRIC, Epoch, RunConfig, config_differences, values_of
 from ressmooth.errors import CheckpointError, ConfigError
+from ressmooth.plugins import NO_PLUGINS, Plugins
 from ressmooth.smoothing import SmoothingLoss
 from ressmooth.training import losses, models
 from ressmooth.training.checkpoint import TrainerState
-from ressmooth.training.data import Batches, Dataset, Images, Normaliser, load, split, stream
+from ressmooth.training.data import (
+    Batches,
+    Dataset,
+    Normaliser,
+    split,
+    stream,
+)
+from ressmooth.training.datasets import load_for
+from ressmooth.training.gpu import Monitor, gpu_uuid
+from ressmooth.training.measures import Measures, columns, measure
+from ressmooth.training.streaming import StreamBatches, Streamed, StreamNormaliser
 
 EVALUATION_BATCH = 1000
-MACHINE = {"device", "threads"}  # may change on resuming, though the bits may then differ
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,8 @@ class Result:
     max_acc: float | None = None
     mean_acc: float | None = None  # over the last tenth of the epochs
     test_acc: float | None = None  # after the last epoch
+    # the other metrics: max (of the best epoch), mean and test by name
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def outcome(self) -> str:
@@ -60,18 +72,32 @@ def train(
 
 
 class Trainer:
-    def __init__(self, config: RunConfig, data: Path) -> None:
-        self.config = config
+    def __init__(
+        self,
+        config: RunConfig,
+        data: Path,
+        plugins: Plugins = NO_PLUGINS,
+        dataset: Dataset | None = None,
+    ) -> None:
+        """Prepare a run on `dataset`, or on the one that is in `data` or downloaded to it."""
+        self.config, self.plugins = config, plugins
         self.device = _device(config.device)
+        self.gpu = Monitor(gpu_uuid(self.device))
         if config.threads:
             torch.set_num_threads(config.threads)
-        dataset = load(config.dataset, data)
+        dataset = dataset or load_for(config, data, plugins)
+        self.data_sha256 = dataset.sha256
+        self.image = dataset.train.image  # [H, W, C]
         self._split(dataset)
         self._build_model(dataset)
-        self.loss = losses.build_loss(config, self.model)
-        self.validation_loss = losses.build_validation_loss(config)
+        self.loss = losses.build_loss(config, self.model, plugins)
+        self.validation_loss = losses.build_validation_loss(config, self.loss)
+        if config.method not in losses.METHODS:
+            self._check_loss(dataset.num_classes)
         self.annealing = losses.annealing(config) if config.method == "smoothing" else None
-        self.optimizer = losses.build_optimizer(config, self.model)
+        self.optimizer = losses.build_optimizer(config, self.model, plugins)
+        # fp16 loses small gradients, so the loss is scaled up; steps that overflow are skipped
+        self.scaler = torch.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.curve: list[Epoch] = []
         self.best_weights: dict[str, Tensor] = {}
         self.diverged_at: int | None = None
@@ -81,40 +107,111 @@ class Trainer:
         splits = split(dataset, fraction=c.fraction, selection=c.selection, seed=c.seed)
         train = splits.train.to(self.device)
         self.validation, self.test = splits.validation.to(self.device), splits.test
-        self.normalise = Normaliser(train)
-        self.batches = Batches(train, self.normalise, c.batch_size, c.augmentation, c.seed)
+        self.normalise: Any
+        self.batches: Any
+        if isinstance(train, Streamed):
+            self.normalise = StreamNormaliser(train, self.device)
+            self.batches = self._stream(train, c.batch_size, c.augmentation)
+        else:
+            self.normalise = Normaliser(train)
+            self.batches = Batches(train, self.normalise, c.batch_size, c.augmentation, c.seed)
+
+    def _stream(self, images: Streamed, batch_size: int, augmentation: str) -> StreamBatches:
+        seed, workers = self.config.seed, self.config.loader_workers
+        return StreamBatches(
+            images, self.normalise, batch_size, augmentation, seed, workers, self.device
+        )
+
+    def _in_order(self, images: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield normalised batches for an evaluation."""
+        if isinstance(images, Streamed):
+            yield from self._stream(images, EVALUATION_BATCH, "none").in_order()
+            return
+        parts = (torch.split(t, EVALUATION_BATCH) for t in (images.pixels, images.labels))
+        for pixels, labels in zip(*parts, strict=True):
+            yield self.normalise(pixels), labels
 
     def _build_model(self, dataset: Dataset) -> None:
         torch.manual_seed(stream(self.config.seed, "weights").initial_seed())
-        classes, channels = dataset.num_classes, dataset.train.pixels.shape[-1]
-        model = models.build(self.config.model, num_classes=classes, in_channels=channels)
+        c = self.config
+        shape = {"num_classes": dataset.num_classes, "in_channels": dataset.train.image[-1]}
+        if self.plugins.get("model", c.model):
+            model = self.plugins.call("model", c.model, c.plugin_settings, **shape)
+        else:
+            model = models.build(c.model, **shape, weights=c.weights)
+        if c.model not in models.MODELS:
+            self._check_logits(model.eval(), dataset.num_classes)
         self.layout = torch.channels_last if self.config.channels_last else torch.contiguous_format
         self.model = model.to(self.device).to(memory_format=self.layout)
         self.forward = torch.compile(self.model) if self.config.compile else self.model
 
+    @torch.no_grad()
+    def _check_logits(self, model: nn.Module, classes: int) -> None:
+        """Raise a ConfigError if a network returns no logits. Creates weights of lazy layers."""
+        height, width, channels = self.image
+        logits = model(torch.zeros(2, channels, height, width))
+        _check_tensor(f"model {self.config.model!r}", logits, (2, classes))
+
+    def check_training(self, classes: int) -> None:
+        """Raise a ConfigError if the network returns no logits while it trains, on the CPU.
+
+        It changes what layers count, so the run must not be trained afterwards.
+        """
+        if self.config.model not in models.MODELS:
+            self._check_logits(self.model.train(), classes)
+
+    def _check_loss(self, classes: int) -> None:
+        logits, labels = torch.zeros(2, classes), torch.zeros(2, dtype=torch.int64)
+        loss = self.loss.to(self.device)(logits.to(self.device), labels.to(self.device), 0.5)
+        _check_tensor(f"method {self.config.method!r}", loss, ())
+
     def train_epoch(self) -> Epoch | None:
         """Train and return the next epoch, or None if the run is finished or has diverged."""
+        started = time.perf_counter()
+        with self.gpu.measure() as usage:
+            epoch = self._next_epoch()
+        if epoch is None:
+            return None
+        self.curve.append(replace(epoch, seconds=time.perf_counter() - started, **usage))
+        return self.curve[-1]
+
+    def _next_epoch(self) -> Epoch | None:
         number = len(self.curve) + 1
         if self.diverged_at is not None or number > self.config.epochs:
             return None
-        started = time.perf_counter()
         lr = losses.learning_rate(self.config, number)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         torch.manual_seed(stream(self.config.seed, "epoch", number).initial_seed())
         train_loss, train_acc, diffusivity, scale = self._train(number)
-        val_loss = val_acc = None
+        validated: dict[str, float | None] = {"val_loss": None, "val_acc": None}
         if self.config.evaluates(number):
-            val_loss, val_acc = self._evaluate(self.validation)
-        measured = (train_loss, train_acc, val_loss, val_acc)
+            val_loss, found = self._evaluate(self.validation)
+            validated = {"val_loss": val_loss, **columns(found)}
+        measured = (train_loss, train_acc, *validated.values())
         if not all(value is None or math.isfinite(value) for value in measured):
             self.diverged_at = number
             return None
-        if val_acc is not None and val_acc > max(self._accuracies(), default=-1.0):
+        epoch = Epoch(
+            number,
+            train_loss,
+            train_acc,
+            **validated,
+            lr=lr,
+            scale=scale,
+            diffusivity=diffusivity,
+            seconds=0.0,
+        )
+        if self._is_best(epoch):
             self.best_weights = {k: v.clone() for k, v in self.model.state_dict().items()}
-        seconds = time.perf_counter() - started
-        self.curve.append(Epoch(number, *measured, lr, scale, diffusivity, seconds))
-        return self.curve[-1]
+        return epoch
+
+    def _is_best(self, epoch: Epoch) -> bool:
+        """Tell whether the metric of an epoch is better than that of all before."""
+        metric = METRIC[self.config.metric]
+        now = values_of([epoch], self.config.metric)
+        before = [] if self.best is None else [self.best]
+        return bool(now) and now != before and metric.best([*now, *before]) == now[0]
 
     def _train(self, number: int) -> tuple[float, float, float, float]:
         """Train on all batches. Return mean loss, accuracy in %, mean diffusivity, mean scale."""
@@ -140,30 +237,36 @@ class Trainer:
             logits = self.forward(images)
         loss = self.loss(logits, labels, progress)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         return logits.detach(), loss.detach()
 
     @torch.inference_mode()
-    def _evaluate(self, images: Images) -> tuple[float, float]:
-        """Return the mean loss, and the accuracy in %."""
+    def _evaluate(self, images: Any) -> tuple[float, Measures]:
+        """Return the mean loss, and the other measures."""
         self.model.eval()
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        parts = (torch.split(t, EVALUATION_BATCH) for t in (images.pixels, images.labels))
-        for pixels, labels in zip(*parts, strict=True):
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        outputs, targets = [], []
+        for pixels, labels in self._in_order(images):
             with self._autocast():
-                logits = self.model(self.normalise(pixels).contiguous(memory_format=self.layout))
-            sums[0] += self.validation_loss(logits, labels) * len(labels)
-            sums[1] += (logits.argmax(-1) == labels).sum()
-        loss_sum, correct = sums.tolist()
-        return loss_sum / len(images), 100 * correct / len(images)
+                logits = self.model(pixels.contiguous(memory_format=self.layout))
+            loss_sum += self.validation_loss(logits, labels) * len(labels)
+            outputs.append(logits)
+            targets.append(labels)
+        return loss_sum.item() / len(images), measure(torch.cat(outputs), torch.cat(targets))
 
     def _autocast(self) -> torch.autocast:
-        enabled = self.config.precision == "bf16"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
+        dtype = torch.float16 if self.config.precision == "fp16" else torch.bfloat16
+        return torch.autocast(self.device.type, dtype, enabled=self.config.precision != "fp32")
 
-    def _accuracies(self) -> list[float]:
-        return [epoch.val_acc for epoch in self.curve if epoch.val_acc is not None]
+    def _values(self, metric: str) -> list[float]:
+        return values_of(self.curve, metric)
+
+    @property
+    def best(self) -> float | None:
+        """Return the best value of the metric so far, or None before the first evaluation."""
+        return METRIC[self.config.metric].best(self._values(self.config.metric))
 
     def state(self) -> TrainerState:
         """Return everything that `restore` needs to resume after the last epoch."""
@@ -173,6 +276,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "best_weights": self.best_weights,
             "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),  # empty unless the precision is fp16
             "curve": [asdict(epoch) for epoch in self.curve],
         }
 
@@ -183,6 +287,7 @@ class Trainer:
                 raise CheckpointError(f"The checkpoint belongs to another run: {differing}.")
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state.get("scaler", {}))
             self.best_weights = {k: v.to(self.device) for k, v in state["best_weights"].items()}
             self.curve = [Epoch(**row) for row in state["curve"]]
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -194,23 +299,33 @@ class Trainer:
         result = Result(tuple(self.curve), self.diverged_at, *machine)
         if self.diverged_at is not None or len(self.curve) < self.config.epochs:
             return result
-        accuracies = self._accuracies()
-        mean_acc = fmean(accuracies[-self.config.window :])
-        if self.config.selection == "paper":
-            test_acc = accuracies[-1]  # validation used the test set
-        else:
-            test_acc = self._evaluate(self.test.to(self.device))[1]
-        return replace(result, max_acc=max(accuracies), mean_acc=mean_acc, test_acc=test_acc)
+        tested = None  # validation used the test set
+        if self.config.selection == "holdout":
+            tested = self._evaluate(self.test.to(self.device))[1]
+        metrics = {name: self._statistics(name, tested) for name in METRIC}
+        accuracy = metrics.pop("accuracy")
+        return replace(
+            result,
+            max_acc=accuracy["max"],
+            mean_acc=accuracy["mean"],
+            test_acc=accuracy["test"],
+            metrics={name: found for name, found in metrics.items() if found},
+        )
+
+    def _statistics(self, metric: str, tested: Measures | None) -> dict[str, float]:
+        """Return a metric of the best epoch, its mean over the last tenth, and on the test set."""
+        values = self._values(metric)
+        best = METRIC[metric].best(values)
+        if best is None:  # the run was begun by a version that did not measure it
+            return {}
+        test = values[-1] if tested is None else getattr(tested, metric)
+        return {"max": best, "mean": fmean(values[-self.config.window :]), "test": test}
 
 
-def config_differences(stored: dict[str, Any], config: RunConfig) -> list[str]:
-    """Return how a stored configuration differs from `config`, apart from the machine."""
-    now = config.model_dump()
-    return [
-        f"{key} is {stored.get(key)!r}, not {now.get(key)!r}"
-        for key in sorted((stored.keys() | now.keys()) - MACHINE)
-        if stored.get(key) != now.get(key)
-    ]
+def _check_tensor(what: str, found: Any, shape: tuple[int, ...]) -> None:
+    if not isinstance(found, Tensor) or found.shape != shape:
+        shown = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ConfigError(f"{what} should return a tensor {list(shape)}, but returned {shown}")
 
 
 def _device(name: str) -> torch.device:

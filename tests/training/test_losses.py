@@ -18,8 +18,11 @@ from ressmooth.config import (
     OptimizerName,
     RunConfig,
     parse,
+    used_settings,
 )
-from ressmooth.training.data import LOADERS, Batches, Images
+from ressmooth.errors import ConfigError
+from ressmooth.training.data import Batches, Images
+from ressmooth.training.datasets import LOADERS
 from ressmooth.training.losses import (
     METHODS,
     OPTIMIZERS,
@@ -69,6 +72,47 @@ def test_a_registry_holds_exactly_the_names_that_a_config_allows(registry, names
     assert set(registry) == set(get_args(names))
 
 
+OTHER = {  # another value than the default of every setting that only some runs use
+    "distribution": "logistic",
+    "mu": 0.6,
+    "b": 0.7,
+    "horizon": 5.0,
+    "scale": 0.5,
+    "alpha": 2.0,
+    "layers": 2,
+    "through_diffusivity": True,
+    "output": "identity",
+    "reduction": "mean",
+    "epsilon": 0.2,
+    "nu": 2.0,
+    "momentum": 0.8,
+}
+
+
+def effect(values, model, batch):
+    """Return what a run's settings decide: the loss, its gradient, and the optimizer's options."""
+    x, target = batch
+    config = parse(values)
+    loss = build_loss(config, model)(model(x), target, 0.5)
+    gradient = torch.autograd.grad(loss, list(model.parameters()))
+    options = build_optimizer(config, model).defaults
+    return loss.item(), [part.tolist() for part in gradient], options
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+@pytest.mark.parametrize("distribution", get_args(Distribution))
+@pytest.mark.parametrize("optimizer", get_args(OptimizerName))
+def test_exactly_the_used_settings_have_an_effect(method, distribution, optimizer, model, batch):
+    values = {"method": method, "distribution": distribution, "optimizer": optimizer}
+    before = effect(values, model, batch)
+    changed = [k for k in OTHER if effect({**values, k: _other(values, k)}, model, batch) != before]
+    assert set(changed) == set(OTHER) & set(used_settings(values))
+
+
+def _other(values, key):
+    return "laplace" if values.get(key) == OTHER[key] else OTHER[key]
+
+
 @pytest.mark.parametrize("name", get_args(Augmentation))
 def test_every_augmentation_that_a_config_allows_exists(name):
     Batches(Images(torch.zeros(2, 3, 3, 1, dtype=torch.uint8), torch.zeros(2)), None, 1, name, 0)
@@ -87,7 +131,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(model):
     config = RunConfig().model_copy(update={"method": "mze", "optimizer": "sdg"})
     with pytest.raises(ValueError, match="'mze'.*'mse'.*label_smoothing"):
         build_loss(config, model)
-    with pytest.raises(ValueError, match="'sdg'.*'sgd'.*adagrad, adam, sgd"):
+    with pytest.raises(ValueError, match="'sdg'.*'sgd'.*adagrad, adam, adamw, sgd"):
         build_optimizer(config, model)
 
 
@@ -200,7 +244,9 @@ def test_smoothing_takes_the_settings_of_the_config(model, batch):
             "reduction": "mean",
         }
     )
-    expected = SmoothingLoss(Logistic(0.6, 2.0), 3.0, 2, True, output="identity", reduction="mean")
+    expected = SmoothingLoss(
+        Logistic(0.6, 2.0), 3.0, 2, True, output="identity", class_reduction="mean"
+    )
     loss = build_loss(config, model)
     assert repr(loss) == repr(expected)
     assert torch.equal(loss(model(x), target, 0.5), expected(model(x), target, 0.5))
@@ -210,7 +256,7 @@ def test_smoothing_takes_the_settings_of_the_config(model, batch):
 def test_the_validation_loss_has_neither_smoothing_nor_penalty(method, model, batch):
     x, target = batch
     logits = model(x)
-    loss = build_validation_loss(parse({"method": method}))(logits, target)
+    loss = build_validation_loss(parse({"method": method}), nn.Identity())(logits, target)
     expected = squared_errors(logits, target).mean()
     if method == "cross_entropy":
         expected = F.cross_entropy(logits, target)
@@ -241,6 +287,29 @@ def test_sgd_takes_the_settings_of_the_config(model):
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.5, 0.3, 0.02)
 
 
+def test_nesterov_and_adamw_are_torchs(model):
+    (group,) = build_optimizer(parse({"nesterov": True}), model).param_groups
+    assert group["nesterov"] is True
+    with pytest.raises(ConfigError, match="nesterov = True: needs momentum above 0"):
+        parse({"nesterov": True, "momentum": 0.0})
+    optimizer = build_optimizer(parse({"optimizer": "adamw", "weight_decay": 0.5}), model)
+    weights = [p.clone() for p in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()  # without a gradient only the decay is left, by lr * weight_decay
+    for before, after in zip(weights, model.parameters(), strict=True):
+        torch.testing.assert_close(after, before * (1 - 1e-3 * 0.5))
+
+
+def test_cross_entropy_smooths_labels_as_torch_does(model, batch):
+    x, target = batch
+    config = parse({"method": "cross_entropy", "label_smoothing": 0.2})
+    expected = F.cross_entropy(model(x), target, label_smoothing=0.2)
+    torch.testing.assert_close(build_loss(config, model)(model(x), target, 0.5), expected)
+    plain = build_validation_loss(config, nn.Identity())(model(x), target)
+    torch.testing.assert_close(plain, F.cross_entropy(model(x), target))
+
+
 @pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_adaptive_decay_disables_the_weight_decay_of_the_optimizer(name, model):
     config = parse({"optimizer": name, "method": "adaptive_decay", "weight_decay": 0.5})
@@ -264,6 +333,19 @@ def test_the_cosine_schedule_falls_from_the_rate_towards_zero():
     half = 0.1 * math.sqrt(0.5)
     expected = [0.2, 0.1 + half, 0.1, 0.1 - half]
     assert [learning_rate(config, e) for e in (1, 2, 3, 4)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("schedule", ["step", "cosine", "constant"])
+def test_the_rate_rises_over_the_warm_up_and_then_follows_the_schedule(schedule):
+    settings = {"schedule": schedule, "epochs": 12, "warmup_epochs": 4, "lr": 1.0}
+    rates = [learning_rate(parse(settings), epoch) for epoch in range(1, 13)]
+    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    after = {
+        "step": [1.0] * 5 + [0.01] * 3,
+        "cosine": [(1 + math.cos(math.pi * done / 8)) / 2 for done in range(8)],
+        "constant": [1.0] * 8,
+    }
+    assert rates[4:] == pytest.approx(after[schedule])
 
 
 def test_the_constant_schedule_never_changes():

@@ -1,12 +1,17 @@
 import dataclasses
 import hashlib
 from statistics import fmean
+from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
+from helpers.nvml import Nvml
 
+from ressmooth.config import COSTS, METRIC, MetricName
 from ressmooth.errors import CheckpointError, ConfigError
 from ressmooth.training import checkpoint
+from ressmooth.training.gpu import Monitor, gpu_uuid
 from ressmooth.training.trainer import Trainer, train
 
 
@@ -34,11 +39,12 @@ def weights_hash(state):
 
 
 def untimed(curve):
-    return [dataclasses.replace(epoch, seconds=0.0) for epoch in curve]
+    return [dataclasses.replace(epoch, **dict.fromkeys(COSTS, 0.0)) for epoch in curve]
 
 
-def test_learns_digits(tiny, tmp_path):
-    result, _ = run(tiny(fraction=1.0, epochs=6), tmp_path)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_learns_digits(tiny, tmp_path, precision):
+    result, _ = run(tiny(fraction=1.0, epochs=6, precision=precision), tmp_path)
     assert result.max_acc > 90
 
 
@@ -48,6 +54,40 @@ def test_a_run_depends_on_its_seed(tiny, tmp_path):
     other, _ = run(tiny(seed=2), tmp_path)
     assert untimed(first.curve) == untimed(again.curve)
     assert untimed(first.curve) != untimed(other.curve)
+
+
+def test_the_use_of_a_gpu_is_in_the_curve_and_changes_nothing_else(tiny, tmp_path, monkeypatch):
+    nvml = Nvml(2).install(monkeypatch)
+    unmeasured, measured = Trainer(tiny(), tmp_path), Trainer(tiny(), tmp_path)
+    assert unmeasured.gpu.read is None and nvml.sessions == 0  # this run is on a CPU
+    measured.gpu = Monitor("1")
+    while measured.train_epoch() and unmeasured.train_epoch():
+        pass
+    names = ("gpu_memory_mib", "gpu_utilization_percent", "gpu_power_watts")
+    for run, values in ((measured, (3072.0, 50.0, 100.0)), (unmeasured, (None, None, None))):
+        assert [tuple(getattr(epoch, name) for name in names) for epoch in run.curve] == [
+            values
+        ] * run.config.epochs
+    assert untimed(measured.curve) == untimed(unmeasured.curve)
+    assert weights_hash(measured.state()) == weights_hash(unmeasured.state())
+
+
+def test_a_gpu_is_known_to_nvml_by_its_uuid(monkeypatch):
+    """torch's index counts the devices in CUDA_VISIBLE_DEVICES, NVML's those of the machine."""
+    found = {torch.device("cuda"): "a"}
+    properties = lambda device: SimpleNamespace(uuid=found[device])  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    assert gpu_uuid(torch.device("cuda")) == "a"
+    assert gpu_uuid(torch.device("cpu")) is None
+
+
+def test_a_state_of_the_version_before_gpus_were_measured_resumes(tiny, tmp_path):
+    whole, _ = run(tiny(), tmp_path)
+    _, [old] = run(tiny(), tmp_path, stop_after=1)
+    for name in (name for name in COSTS if name != "seconds"):
+        del old["curve"][0][name]
+    resumed, _ = run(tiny(), tmp_path, state=old)
+    assert untimed(resumed.curve) == untimed(whole.curve)
 
 
 def test_a_run_does_not_depend_on_the_state_of_torch(tiny, tmp_path):
@@ -65,6 +105,8 @@ def test_a_run_does_not_depend_on_the_state_of_torch(tiny, tmp_path):
         {"method": "adaptive_decay", "schedule": "cosine"},
         {"optimizer": "adam", "method": "label_smoothing", "selection": "holdout"},
         {"optimizer": "adagrad", "method": "cross_entropy", "eval_every": 2},
+        {"optimizer": "adamw", "schedule": "cosine", "warmup_epochs": 2},
+        {"method": "cross_entropy", "label_smoothing": 0.1, "nesterov": True, "precision": "fp16"},
     ],
     ids=lambda settings: "-".join(settings.values() if all(
         isinstance(v, str) for v in settings.values()) else map(str, settings.values())),
@@ -92,6 +134,35 @@ def test_resuming_without_the_optimizers_state_changes_the_weights(tiny, tmp_pat
     assert weights_hash(rest[-1]) != weights_hash(states[-1])
 
 
+def test_an_fp16_state_holds_the_scale_of_the_loss(tiny, tmp_path):
+    trainer = Trainer(tiny(precision="fp16"), tmp_path)
+    trainer.train_epoch()
+    trainer.scaler.update(new_scale=8.0)
+    resumed = Trainer(tiny(precision="fp16"), tmp_path)
+    resumed.restore(trainer.state())
+    assert resumed.scaler.get_scale() == 8.0
+
+
+def test_an_fp16_step_that_overflows_is_skipped_and_lowers_the_scale(tiny, tmp_path):
+    trainer = Trainer(tiny(precision="fp16"), tmp_path)
+    before = [p.clone() for p in trainer.model.parameters()]
+    trainer.scaler = torch.GradScaler("cpu", init_scale=2.0**40)
+    images, labels = next(trainer.batches.epoch(1))
+    trainer._step(images, labels, 0.5)
+    assert trainer.scaler.get_scale() == 2.0**39
+    assert all(map(torch.equal, before, trainer.model.parameters()))
+
+
+def test_a_state_of_an_earlier_version_has_the_defaults_of_newer_settings(tiny, tmp_path):
+    _, states = run(tiny(), tmp_path, stop_after=1)
+    for newer in ("nesterov", "warmup_epochs", "label_smoothing"):
+        del states[-1]["config"][newer]
+    del states[-1]["scaler"]
+    Trainer(tiny(), tmp_path).restore(states[-1])
+    with pytest.raises(CheckpointError, match="warmup_epochs is 0, not 2"):
+        Trainer(tiny(warmup_epochs=2), tmp_path).restore(states[-1])
+
+
 def test_a_finished_run_trains_nothing_more(tiny, tmp_path):
     whole, states = run(tiny(), tmp_path)
     again, rest = run(tiny(), tmp_path, state=states[-1])
@@ -113,7 +184,22 @@ def test_best_weights_are_those_of_the_best_epoch(tiny, tmp_path):
     accuracies = [row["val_acc"] for row in final["curve"]]
     trainer = Trainer(tiny(epochs=6, lr=0.5), tmp_path)
     trainer.model.load_state_dict(final["best_weights"])
-    assert trainer._evaluate(trainer.validation)[1] == pytest.approx(max(accuracies))
+    assert trainer._evaluate(trainer.validation)[1].accuracy == pytest.approx(max(accuracies))
+
+
+@pytest.mark.parametrize("metric", get_args(MetricName))
+def test_the_metric_selects_the_best_epoch(tiny, tmp_path, metric):
+    config = tiny(epochs=6, lr=0.5, metric=metric)
+    result, states = run(config, tmp_path)
+    column, is_higher_better, _ = METRIC[metric]
+    values = [row[column] for row in states[-1]["curve"]]
+    best = max(values) if is_higher_better else min(values)
+    trainer = Trainer(config, tmp_path)
+    trainer.model.load_state_dict(states[-1]["best_weights"])
+    assert getattr(trainer._evaluate(trainer.validation)[1], metric) == pytest.approx(best)
+    statistics = {**result.metrics, "accuracy": {"max": result.max_acc, "mean": result.mean_acc}}
+    assert statistics[metric]["max"] == best
+    assert statistics[metric]["mean"] == values[-1]  # a tenth of six epochs
 
 
 def test_evaluation_is_sparse_before_the_last_tenth(tiny, tmp_path):
