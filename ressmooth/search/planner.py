@@ -6,14 +6,14 @@ the next one does not find. What a trial needs next is one pure function of its 
 
 from collections import deque
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
-from ressmooth.config import parse
+from ressmooth.config import best_by_epoch, parse
+from ressmooth.search.progress import Progress, count_runs
 from ressmooth.search.sampler import PastTrial, Proposal, Sampler
-from ressmooth.spec import FRESH_SEED, StudySpec
-from ressmooth.store import Attempt, RunRow, State, Store, TrialRow
+from ressmooth.spec import StudySpec
+from ressmooth.store import Attempt, RunRow, State, Store, TrialRow, pruned_outcome
 
 
 @dataclass(frozen=True)
@@ -38,39 +38,22 @@ def next_step(trial: TrialRow, spec: StudySpec) -> AddRuns | Finish | None:
     # a search trial with a failed seed has no value; a confirmation reports the seeds it has
     is_confirmation = trial.confirms is not None
     if is_confirmation or all(run.state == State.COMPLETE for run in trial.runs):
-        missing = set(seeds_of(spec, is_confirmation)) - {run.seed for run in trial.runs}
+        missing = set(spec.trial_seeds(is_confirmation)) - {run.seed for run in trial.runs}
         if missing:
             return AddRuns([{**trial.runs[0].config, "seed": seed} for seed in sorted(missing)])
     if trial.state.is_terminal:
         return None
-    return Finish(*aggregate(trial, spec.search.objective))
+    return Finish(*aggregate(trial, spec.metric, spec.search.objective))
 
 
-def seeds_of(spec: StudySpec, is_confirmation: bool) -> range:
-    """Return all seeds of a trial. Confirmations use seeds that selected nothing."""
-    if is_confirmation:
-        return range(FRESH_SEED, FRESH_SEED + spec.confirm)
-    return range(spec.seeds)
-
-
-def aggregate(trial: TrialRow, objective: str) -> tuple[State, float | None]:
+def aggregate(trial: TrialRow, metric: str, objective: str) -> tuple[State, float | None]:
     """Return a trial's state, and the mean over its seeds if all of them completed."""
     states = {run.state for run in trial.runs}
     for state in (State.FAILED, State.PRUNED):
         if state in states:
             return state, None
-    values = [run.max_acc if objective == "max" else run.mean_acc for run in trial.runs]
+    values = [run.result(metric, objective) for run in trial.runs]
     return State.COMPLETE, fmean(value for value in values if value is not None)
-
-
-@dataclass
-class Progress:
-    """Runs and epochs: finished, and expected in total."""
-
-    runs_done: int
-    runs_known: int
-    epochs_done: int
-    epochs_known: int
 
 
 class Planner:
@@ -79,7 +62,9 @@ class Planner:
     def __init__(self, store: Store, study_id: int, spec: StudySpec) -> None:
         self.store, self.study_id, self.spec = store, study_id, spec
         self.trials = {trial.id: trial for trial in store.trials(study_id)}
-        self.sampler = Sampler(spec, [self._past(trial) for trial in self.trials.values()])
+        warm_start = store.warm_start(spec)
+        past = [self._past(trial) for trial in self.trials.values()]
+        self.sampler = Sampler(spec, past, warm_start.trials if warm_start else {})
         self.waiting: deque[RunRow] = deque()
         self.out_of_time = False
         for trial in list(self.trials.values()):
@@ -103,6 +88,10 @@ class Planner:
             self.waiting.popleft()
         return run
 
+    def requeue(self, run_id: int) -> None:
+        """Queue a run again that was set down after an epoch."""
+        self.waiting.appendleft(self.store.run(run_id))
+
     def worker_died(self, run_id: int, reason: str) -> str:
         """Queue the run again, at most `retries` times. Return what happened, for the view."""
         failures = self.store.fail_worker(run_id, reason)
@@ -116,19 +105,22 @@ class Planner:
         self.waiting.appendleft(run)
         return f"{reason}, retry {failures}/{retries} from epoch {run.last_epoch}"
 
-    def should_prune(self, run: RunRow, epoch: int, accuracy: float) -> bool:
-        """Ask the pruner, which judges a trial by its first seed only."""
-        if self.spec.search.pruner == "none" or run.seed != 0:
+    def should_prune(self, run: RunRow, epoch: int, best: float | None) -> bool:
+        """Ask the pruner, which judges a trial by its first seed and before its last epoch."""
+        if self.spec.search.pruner == "none" or run.seed != 0 or best is None:
             return False
         trial = self.trials[run.trial_id]
-        return self.sampler.should_prune(trial.branch, trial.number_in_branch, epoch, accuracy)
+        number = trial.number_in_branch
+        # the last epoch is reported too, because other trials are compared with it
+        is_behind = self.sampler.should_prune(trial.branch, number, epoch, best)
+        return is_behind and epoch < run.config["epochs"]
 
-    def prune(self, run: RunRow, best: float) -> None:
+    def prune(self, run: RunRow) -> None:
         """Record a pruned run for its Ray worker, which waits between two epochs."""
         # `run` was read before the worker claimed it, which added 1 to the attempt
         attempt = Attempt(run.id, run.attempt + 1, run.last_epoch)
-        seconds = sum(epoch.seconds or 0.0 for epoch in self.store.curve(run.id))
-        self.store.finish_run(attempt, State.PRUNED, max_acc=best, seconds=seconds)
+        curve = self.store.curve(run.id)
+        self.store.finish_run(attempt, State.PRUNED, **pruned_outcome(curve))
 
     def run_ended(self, run: RunRow) -> None:
         """Take the next step of a trial after one of its runs has reached a terminal state."""
@@ -137,13 +129,8 @@ class Planner:
 
     def progress(self) -> Progress:
         # a copy, because the live view calls this from its own thread
-        runs = [run for trial in list(self.trials.values()) for run in trial.runs]
-        searched = sum(map(self.spec.planned_trials, self.spec.branches)) * self.spec.seeds
-        known = max(len(runs), searched + len(self.spec.confirming) * self.spec.confirm)
-        epochs = [run.config["epochs"] for run in runs]
-        done = [run.config["epochs"] for run in runs if run.state.is_terminal]
-        to_come = (known - len(runs)) * fmean(epochs) if epochs else 0
-        return Progress(len(done), known, sum(done), round(sum(epochs) + to_come))
+        trials = list(self.trials.values())
+        return count_runs(trials, self.spec, out_of_time=self.out_of_time)
 
     def _add(self, proposal: Proposal) -> None:
         """Record a proposed trial. A pruner sees its first seed before the others are added."""
@@ -151,7 +138,8 @@ class Planner:
         seeds = range(1 if may_be_pruned else self.spec.seeds)
         threads = self.spec.resources.threads
         settings = {"threads": threads, **proposal.branch.values, **proposal.params}
-        configs = [parse({**settings, "seed": seed}).model_dump() for seed in seeds]
+        plugins = self.spec.plugins
+        configs = [parse({**settings, "seed": seed}, plugins).model_dump() for seed in seeds]
         trial = self.store.add_trial(
             self.study_id,
             arm=proposal.branch.arm,
@@ -180,7 +168,7 @@ class Planner:
                 branch=f"confirm {chosen.branch}",
                 number_in_branch=chosen.number_in_branch,
                 params=chosen.params,
-                configs=[{**first, "seed": seed} for seed in seeds_of(self.spec, True)],
+                configs=[{**first, "seed": seed} for seed in self.spec.trial_seeds(True)],
                 sampler_state={},
                 confirms=chosen.id,
             )
@@ -207,9 +195,8 @@ class Planner:
                     self.sampler.tell(trial.branch, trial.number_in_branch, state, value)
 
     def _past(self, trial: TrialRow) -> PastTrial:
-        """Return a recorded trial with the best accuracies so far, which the pruner saw."""
+        """Return a recorded trial with the best value by epoch, which the pruner saw."""
         if self.spec.search.pruner == "none":
             return trial, {}
         curve = self.store.curve(trial.runs[0].id)
-        best = accumulate((epoch.val_acc or 0.0 for epoch in curve), max)
-        return trial, {epoch.epoch: value for epoch, value in zip(curve, best, strict=True)}
+        return trial, best_by_epoch(curve, self.spec.metric)

@@ -4,22 +4,25 @@ Optuna stores nothing. Each branch has an Optuna study in memory, which is rebui
 by replaying the trials of the Store. Each proposal has a new sampler, seeded with (study seed,
 branch, number), so a resumed study proposes the same trials as an uninterrupted one. A branch
 without a search space is one trial: Optuna's GridSampler repeats cells when it is asked in
-parallel, so the cells of a grid are branches.
+parallel, so the cells of a grid are branches. Trials of another study that a search begins with
+are in Optuna's study, but have no number in the branch.
 """
 
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import optuna
 from optuna import distributions
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from ressmooth.config import RunConfig
-from ressmooth.spec import Branch, Choices, Range, StudySpec
+from ressmooth.config import METRIC
+from ressmooth.search.notes import COMPLETED_TRIALS, MIN_SOURCE_TRIALS, RANDOM_TRIALS
+from ressmooth.spec import Branch, Choices, Range, Search, StudySpec
 from ressmooth.store import State, TrialRow
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -42,17 +45,31 @@ class Proposal:
     sampler_state: dict[str, Any]  # Optuna's attributes, needed to replay the trial
 
 
-PastTrial = tuple[TrialRow, Mapping[int, float]]  # with the pruner's reports: epoch -> accuracy
+Space = dict[str, distributions.BaseDistribution]
+WarmTrial = tuple[Mapping[str, Any], float]  # parameters and value in another study
+PastTrial = tuple[TrialRow, Mapping[int, float]]  # with the pruner's reports by epoch
 
 
 class Sampler:
     """Proposes a study's trials, branch by branch, and learns from their results."""
 
-    def __init__(self, spec: StudySpec, past: Iterable[PastTrial] = ()) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        past: Iterable[PastTrial] = (),
+        warm: Mapping[str, Sequence[WarmTrial]] = MappingProxyType({}),  # by branch
+    ) -> None:
         self.spec = spec
         self.branches = {branch.key: branch for branch in spec.branches}
         self.asked = dict.fromkeys(self.branches, 0)  # proposals by branch
-        self.searches = {b.key: _BranchSearch(spec, b) for b in spec.branches if b.space}
+        is_limited = spec.search.trials is not None
+        self.limits = {
+            key: spec.planned[key] if is_limited or not branch.space else math.inf
+            for key, branch in self.branches.items()
+        }
+        self.searches = {
+            b.key: _BranchSearch(spec, b, warm.get(b.key, ())) for b in spec.branches if b.space
+        }
         for trial, reports in sorted(past, key=lambda pair: pair[0].number_in_branch):
             if trial.branch in self.branches:
                 self.asked[trial.branch] += 1
@@ -61,11 +78,7 @@ class Sampler:
 
     def ask(self) -> Proposal | None:
         """Return the next trial, or None if every branch has its trials. Branches take turns."""
-        open_branches = [
-            key
-            for key, branch in self.branches.items()
-            if self.asked[key] < (self.spec.planned_trials(branch) or math.inf)
-        ]
+        open_branches = [key for key, limit in self.limits.items() if self.asked[key] < limit]
         if not open_branches:
             return None
         key = min(open_branches, key=self.asked.__getitem__)
@@ -74,10 +87,10 @@ class Sampler:
         sampled, sampler_state = self.searches[key].ask(number) if branch.space else ({}, {})
         return Proposal(branch, number, {**branch.cell, **sampled}, sampler_state)
 
-    def should_prune(self, branch: str, number: int, epoch: int, accuracy: float) -> bool:
-        """Report a trial's best accuracy so far and return the pruner's decision."""
+    def should_prune(self, branch: str, number: int, epoch: int, best: float) -> bool:
+        """Report a trial's best value so far and return the pruner's decision."""
         search = self.searches.get(branch)
-        return search is not None and search.should_prune(number, epoch, accuracy)
+        return search is not None and search.should_prune(number, epoch, best)
 
     def tell(self, branch: str, number: int, state: State, value: float | None) -> None:
         if branch in self.searches:
@@ -87,18 +100,23 @@ class Sampler:
 class _BranchSearch:
     """The Optuna study of one branch."""
 
-    def __init__(self, spec: StudySpec, branch: Branch) -> None:
+    def __init__(self, spec: StudySpec, branch: Branch, warm: Sequence[WarmTrial]) -> None:
         self.spec, self.branch = spec, branch
+        self.enqueued = spec.arms[branch.arm].enqueue
         self.distributions = {name: distribution(name, s) for name, s in branch.space.items()}
-        pruner = _pruner(spec.search.pruner, branch.example().epochs)
-        self.study = optuna.create_study(direction="maximize", pruner=pruner)
+        pruner = _pruner(spec.search, branch.example().epochs, len(warm))
+        self.study = optuna.create_study(direction=direction(spec), pruner=pruner)
+        self.study.add_trials(_completed(warm, self.distributions))
+        self.source = _completed(warm, _numbers(self.distributions))
         self.trials: dict[int, Trial] = {}
         self.decisions: dict[tuple[int, int], bool] = {}  # (number, epoch) -> prune
 
     def ask(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the parameters and the sampler's state of a new trial."""
-        search = self.spec.search
-        self.study.sampler = _sampler(search.sampler, f"{search.seed}/{self.branch.key}/{number}")
+        identity = f"{self.spec.search.seed}/{self.branch.key}/{number}"
+        self.study.sampler = _sampler(self.spec.search.sampler, identity, self.source)
+        if number < len(self.enqueued):
+            self.study.enqueue_trial(self.enqueued[number])
         trial = self.study.ask(fixed_distributions=self.distributions)
         self.trials[number] = trial
         return trial.params, self.study.get_trials(deepcopy=False)[trial.number].system_attrs
@@ -107,7 +125,7 @@ class _BranchSearch:
         """Add a recorded trial and repeat its reports and its result."""
         number = past.number_in_branch
         self.study.add_trial(
-            optuna.trial.create_trial(
+            create_trial(
                 state=TrialState.RUNNING,
                 params={name: past.params[name] for name in self.distributions},
                 distributions=self.distributions,
@@ -116,15 +134,15 @@ class _BranchSearch:
         )
         frozen = self.study.get_trials(deepcopy=False)[-1]
         self.trials[number] = Trial(self.study, frozen._trial_id)
-        for epoch, accuracy in sorted(reports.items()):
-            self.should_prune(number, epoch, accuracy)
+        for epoch, best in sorted(reports.items()):
+            self.should_prune(number, epoch, best)
         if past.state in TRIAL_STATES:
             self.tell(number, past.state, past.value)
 
-    def should_prune(self, number: int, epoch: int, accuracy: float) -> bool:
+    def should_prune(self, number: int, epoch: int, best: float) -> bool:
         if (number, epoch) not in self.decisions:  # a resumed run may report its last epoch twice
             trial = self.trials[number]
-            trial.report(accuracy, epoch)
+            trial.report(best, epoch)
             self.decisions[number, epoch] = trial.should_prune()
         return self.decisions[number, epoch]
 
@@ -133,28 +151,52 @@ class _BranchSearch:
         self.study.tell(self.trials[number], value, TRIAL_STATES[state], skip_if_finished=True)
 
 
+def direction(spec: StudySpec) -> Literal["maximize", "minimize"]:
+    return "maximize" if METRIC[spec.metric].is_higher_better else "minimize"
+
+
 def distribution(name: str, search: Range | Choices) -> distributions.BaseDistribution:
     """Return Optuna's distribution for the search space of a setting."""
     if isinstance(search, Choices):
         return distributions.CategoricalDistribution(search.choices)
-    if RunConfig.model_fields[name].annotation is int:
-        low, high, step = int(search.low), int(search.high), int(search.step or 1)
-        return distributions.IntDistribution(low, high, search.log, step)
+    if isinstance(search.low, int) and isinstance(search.high, int):
+        return distributions.IntDistribution(
+            search.low, search.high, search.log, int(search.step or 1)
+        )
     return distributions.FloatDistribution(search.low, search.high, search.log, search.step)
 
 
-def _sampler(name: str, identity: str) -> optuna.samplers.BaseSampler:
+def _numbers(space: Space) -> Space:
+    """Return the part of a space that CMA-ES searches."""
+    categorical = distributions.CategoricalDistribution
+    return {name: found for name, found in space.items() if not isinstance(found, categorical)}
+
+
+def _completed(warm: Iterable[WarmTrial], space: Space) -> list[FrozenTrial]:
+    return [
+        create_trial(params={key: params[key] for key in space}, distributions=space, value=value)
+        for params, value in warm
+    ]
+
+
+def _sampler(name: str, identity: str, source: list[FrozenTrial]) -> optuna.samplers.BaseSampler:
     seed = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4])
     if name == "tpe":
-        return optuna.samplers.TPESampler(seed=seed)
+        return optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=seed)
     if name == "cmaes":
-        return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        return optuna.samplers.CmaEsSampler(
+            seed=seed,
+            warn_independent_sampling=False,
+            source_trials=source if len(source) >= MIN_SOURCE_TRIALS else None,
+        )
     return optuna.samplers.RandomSampler(seed=seed)
 
 
-def _pruner(name: str, epochs: int) -> optuna.pruners.BasePruner:
-    if name == "median":  # starts after a quarter of the epochs
-        return optuna.pruners.MedianPruner(n_warmup_steps=epochs // 4)
-    if name == "asha":  # rungs at 1/9, 1/3 and all of the epochs
-        return optuna.pruners.SuccessiveHalvingPruner(max(1, epochs // 9), reduction_factor=3)
+def _pruner(search: Search, epochs: int, warm: int) -> optuna.pruners.BasePruner:
+    """Return the pruner of a branch. It counts the `warm` trials, but cannot use them."""
+    if search.pruner == "median":
+        return optuna.pruners.MedianPruner(COMPLETED_TRIALS + warm, search.median_warmup(epochs))
+    if search.pruner == "asha":
+        first, factor = search.asha(epochs)
+        return optuna.pruners.SuccessiveHalvingPruner(first, reduction_factor=factor)
     return optuna.pruners.NopPruner()

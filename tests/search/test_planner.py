@@ -1,15 +1,17 @@
 """The order of runs and the results of trials, without training anything."""
 
+import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from helpers import records, specs
+from helpers.planning import ENVIRONMENT, drain, finish
 
 from ressmooth.errors import StaleAttempt
 from ressmooth.search.planner import AddRuns, Finish, Planner, next_step
 from ressmooth.store import State
 
-ENVIRONMENT = {"host": "h", "device": "cpu", "threads": 1, "versions": {}, "git_commit": None}
 ARMS = {"sgd": {"method": "mse"}, "laplace": {"b": {"grid": [0.1, 0.3]}}}
 SEARCHED = {"smooth": {"b": {"low": 0.1, "high": 1.0}}}
 
@@ -20,20 +22,6 @@ def open_study(store):
         return Planner(store, store.open_study(spec), spec)
 
     return make
-
-
-def finish(planner, run, state="complete", accuracy=90.0):
-    attempt = planner.store.claim(run.id, ENVIRONMENT)
-    planner.store.finish_run(attempt, state, max_acc=accuracy, mean_acc=accuracy - 1)
-    planner.run_ended(run)
-
-
-def drain(planner, state="complete"):
-    count = 0
-    while (run := planner.next()) is not None:
-        finish(planner, run, state, accuracy=80.0 + count)
-        count += 1
-    return count
 
 
 def test_every_cell_is_trained_with_every_seed(open_study):
@@ -167,6 +155,37 @@ def test_with_a_pruner_the_other_seeds_wait_for_the_first(open_study, store):
     assert pruned.state == "pruned" and len(pruned.runs) == 1
 
 
+@pytest.mark.parametrize("pruner", ["median", "asha"])
+def test_a_run_is_never_pruned_at_its_last_epoch(open_study, pruner):
+    search = {"sampler": "random", "trials": 6, "pruner": pruner}
+    planner = open_study(specs.study(SEARCHED, epochs=9, search=search))
+    for _ in range(5):  # as many as the median pruner needs
+        run = planner.next()
+        for epoch in range(1, 10):
+            planner.should_prune(run, epoch, 50.0 + 10 * (epoch == 9))
+        finish(planner, run)
+    late = planner.next()
+    decisions = [planner.should_prune(late, epoch, 51.0) for epoch in range(1, 10)]
+    assert decisions == [False] * 9  # better than the others until epoch 8, worse at the last
+
+
+def test_trials_are_divided_over_cells_and_older_studies_keep_what_they_have(open_study):
+    arms = {"smooth": {"b": {"low": 0.1, "high": 1.0}, "layers": {"grid": [1, 2]}}}
+
+    def of(trials):
+        return specs.study(arms, seeds=2, search={"sampler": "random", "trials": trials})
+
+    planner = open_study(of(5))
+    assert drain(planner) == 5 * 2
+    layers = [trial.params["layers"] for trial in planner.trials.values()]
+    assert sorted(layers) == [1, 1, 1, 2, 2]
+    older = open_study(of(3))  # trials were counted per cell: more are recorded than planned
+    assert older.next() is None
+    progress = older.progress()
+    assert (progress.runs_done, progress.runs_known) == (10, 10)
+    assert drain(open_study(of(7))) == 2 * 2
+
+
 def test_a_restarted_planner_returns_only_missing_runs(open_study):
     spec = specs.study(ARMS, seeds=2)
     planner = open_study(spec)
@@ -225,6 +244,48 @@ def test_progress_counts_finished_and_planned_runs(open_study):
     assert (progress.epochs_done, progress.epochs_known) == (4, 24)
 
 
+@pytest.mark.parametrize("confirm", [0, 2])
+@pytest.mark.parametrize("pruner", ["none", "asha"])
+@pytest.mark.parametrize("luck", range(4))
+def test_a_counter_never_passes_its_total_and_reaches_it(open_study, confirm, pruner, luck):
+    outcomes = random.Random(luck)
+    search = {"sampler": "random", "trials": 4, "pruner": pruner}
+    arms = {**SEARCHED, "sgd": {"method": "mse"}}
+    planner = open_study(specs.study(arms, seeds=3, confirm=confirm, search=search, epochs=2))
+    states = ["complete", "failed"] + ["pruned"] * (pruner != "none")
+    totals = [planner.progress().runs_known]
+    while (run := planner.next()) is not None:
+        before = planner.progress()
+        finish(planner, run, outcomes.choice(states[: 2 if run.seed else 3]))
+        progress = planner.progress()
+        assert progress.runs_done == before.runs_done + 1 <= progress.runs_known
+        assert progress.epochs_done <= progress.epochs_known
+        totals.append(progress.runs_known)
+    assert progress.runs_done == progress.runs_known == totals[-1] <= totals[0] == 15 + 2 * confirm
+    assert progress.epochs_done == progress.epochs_known == 2 * totals[-1]
+    again = open_study(planner.spec).progress()
+    assert (again.runs_done, again.runs_known) == (progress.runs_done, progress.runs_known)
+
+
+def test_a_confirmation_to_come_is_counted_before_it_is_added(open_study):
+    planner = open_study(specs.study({"sgd": {"method": "mse"}}, confirm=2))
+    finish(planner, planner.next())
+    assert planner.progress().runs_known == 3
+    failed = open_study(specs.study({"sgd": {"method": "mse"}}, confirm=2, name="failed"))
+    finish(failed, failed.next(), "failed")
+    assert failed.progress().runs_known == 1  # nothing is selected
+
+
+def test_a_spent_time_budget_adds_nothing_to_the_total(open_study):
+    search = {"sampler": "random", "trials": 9, "hours": 1}
+    planner = open_study(specs.study(SEARCHED, seeds=2, search=search))
+    finish(planner, planner.next())
+    assert planner.progress().runs_known == 18
+    planner.out_of_time = True
+    finish(planner, planner.next())
+    assert (planner.progress().runs_done, planner.progress().runs_known) == (2, 2)
+
+
 def test_a_lost_run_is_retried_until_its_retries_are_spent(open_study, store):
     resources = {"retries": 1}
     planner = open_study(specs.study({"sgd": {"method": "mse"}}, resources=resources))
@@ -244,10 +305,10 @@ def test_a_run_that_the_launcher_prunes_keeps_its_best_and_its_time(open_study, 
     run = planner.next()
     attempt = store.claim(run.id, ENVIRONMENT)
     for epoch in (1, 2):
-        store.record_epoch(attempt, records.epoch(epoch), None)
-    planner.prune(run, 71.0)
+        store.record_epoch(attempt, replace(records.epoch(epoch), val_acc=70.0 + epoch), None)
+    planner.prune(run)
     pruned = store.run(run.id)
-    assert (pruned.state, pruned.max_acc, pruned.seconds) == ("pruned", 71.0, 3.0)
+    assert (pruned.state, pruned.max_acc, pruned.seconds) == ("pruned", 72.0, 3.0)
     with pytest.raises(StaleAttempt):  # its worker reports too late
         store.record_epoch(attempt, records.epoch(3), None)
 
@@ -256,7 +317,10 @@ def trial_with(runs, *, state=State.RUNNING, confirms=None):
     """A trial whose runs are {seed: state}; a complete run has the accuracy 80 + seed."""
     rows = [
         SimpleNamespace(
-            seed=seed, state=run_state, max_acc=80.0 + seed % 100, mean_acc=70.0, config={"b": 0.5}
+            seed=seed,
+            state=run_state,
+            result=lambda metric, statistic, seed=seed: 80.0 + seed % 100,
+            config={"b": 0.5},
         )
         for seed, run_state in runs.items()
     ]

@@ -128,6 +128,39 @@ def test_a_bad_curve_is_pruned_and_a_good_one_is_not(pruner):
     assert not any(sampler.should_prune(good.branch.key, good.number, e, 99) for e in range(1, 10))
 
 
+def first_decision(**search):
+    """Return the first epoch of 9 at which a bad trial is pruned after six good ones."""
+    sampler = Sampler(study(sampler="random", trials=10, **search))
+    for _ in range(6):
+        p = sampler.ask()
+        for epoch in range(1, 10):
+            sampler.should_prune(p.branch.key, p.number, epoch, 90)
+        sampler.tell(p.branch.key, p.number, "complete", 90)
+    p = sampler.ask()
+    epochs = range(1, 10)
+    return next((e for e in epochs if sampler.should_prune(p.branch.key, p.number, e, 20)), None)
+
+
+def test_pruners_begin_where_their_options_say():
+    assert first_decision(pruner="asha") == 1
+    assert first_decision(pruner="asha", min_epochs=4) == 4
+    assert first_decision(pruner="median") == 2
+    assert first_decision(pruner="median", warmup=7) == 7
+    assert first_decision(pruner="median", warmup=0) == 1
+
+
+def test_the_reduction_of_asha_decides_how_many_pass():
+    def is_pruned(reduction):
+        """The third best of nine."""
+        search = {"pruner": "asha", "min_epochs": 5, "reduction": reduction}
+        sampler = Sampler(study(sampler="random", trials=9, **search))
+        accuracies = [81, 82, 83, 84, 85, 86, 87, 88, 86.5]
+        asked = [(sampler.ask(), accuracy) for accuracy in accuracies]
+        return [sampler.should_prune(p.branch.key, p.number, 5, value) for p, value in asked][-1]
+
+    assert [is_pruned(reduction) for reduction in (2, 3, 4, 9)] == [False, False, True, True]
+
+
 @pytest.mark.parametrize("pruner", ["median", "asha"])
 def test_pruning_decides_the_same_after_a_restart(pruner):
     spec = study(sampler="random", trials=8, pruner=pruner)
@@ -166,3 +199,89 @@ def test_an_integer_setting_is_sampled_as_an_integer():
     (branch,) = spec.branches
     assert distribution("layers", branch.space["layers"]).__class__.__name__ == "IntDistribution"
     assert all(isinstance(p.params["layers"], int) for p in search(spec))
+
+
+POINTS = [{"b": 0.5, "mu": 0.75, "layers": 2, "distribution": "logistic"}, {"b": 1.0}, {"mu": 0.6}]
+
+
+def with_points(**search):
+    return study({"smooth": {"method": "smoothing", **SPACE, "enqueue": POINTS}}, **search)
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes"])
+@pytest.mark.parametrize("stopped_after", [1, 2, 4, 14])
+def test_enqueued_points_are_tried_first_and_a_restart_continues_with_them(sampler, stopped_after):
+    spec = with_points(sampler=sampler, trials=18)
+    whole = search(spec)
+    assert len(whole) == 18
+    for proposal, point in zip(whole, POINTS, strict=False):
+        assert proposal.params.items() >= point.items()
+        assert proposal.params.keys() == SPACE.keys()
+    resumed = search(spec, Sampler(spec, past_trials(whole[:stopped_after])))
+    assert [p.params for p in resumed] == [p.params for p in whole[stopped_after:]]
+
+
+def test_enqueued_points_are_tried_in_each_branch():
+    arm = {"b": SPACE["b"], "layers": {"grid": [1, 2]}, "enqueue": [{"b": 0.5}, {"b": 0.6}]}
+    sampler = Sampler(study({"smooth": arm}, sampler="random", trials=6))
+    asked = [sampler.ask() for _ in range(6)]
+    assert [(p.params["layers"], p.params["b"]) for p in asked[:4]] == [
+        *((1, 0.5), (2, 0.5), (1, 0.6), (2, 0.6))
+    ]
+    assert len({p.params["b"] for p in asked}) == 4
+
+
+def warm_trials(number):
+    """Return trials of another study, near the best point."""
+    return {
+        "smooth": [
+            ({"b": 0.4 + n / 100, "mu": 0.5, "layers": 1, "distribution": "laplace"}, 89.0 + n / 50)
+            for n in range(number)
+        ]
+    }
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+@pytest.mark.parametrize("stopped_after", [0, 1, 7])
+def test_a_warm_started_search_proposes_the_same_after_a_restart(sampler, stopped_after):
+    spec, warm = study(sampler=sampler, trials=10), warm_trials(20)
+    whole = search(spec, Sampler(spec, warm=warm))
+    assert len(whole) == 10 and [p.number for p in whole] == list(range(10))
+    again = Sampler(spec, past_trials(whole[:stopped_after]), warm)
+    assert [p.params for p in search(spec, again)] == [p.params for p in whole[stopped_after:]]
+    assert [p.params for p in search(spec)] != [p.params for p in whole]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+def test_a_warm_started_search_begins_near_the_good_trials(sampler):
+    spec = study(sampler=sampler, trials=8)
+
+    def distance(warm):
+        found = search(spec, Sampler(spec, warm=warm))
+        return sum(abs(p.params["b"] - 0.55) + abs(p.params["mu"] - 0.5) for p in found)
+
+    assert distance(warm_trials(40)) < 0.7 * distance({})
+
+
+@pytest.mark.parametrize("number", [1, 9, 10])
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+def test_any_number_of_warm_trials_can_be_told(sampler, number):
+    spec = study(sampler=sampler, trials=3)
+    assert len(search(spec, Sampler(spec, warm=warm_trials(number)))) == 3
+
+
+@pytest.mark.parametrize("pruner", ["median", "asha"])
+def test_warm_trials_do_not_prune(pruner):
+    def decisions(warm):
+        sampler = Sampler(study(sampler="tpe", trials=8, pruner=pruner), warm=warm)
+        found = []
+        for quality in (90, 20, 91, 30, 92, 93, 40):
+            p = sampler.ask()
+            found += [
+                sampler.should_prune(p.branch.key, p.number, e, quality) for e in range(1, 10)
+            ]
+            sampler.tell(p.branch.key, p.number, "complete", quality)
+        return found
+
+    assert decisions(warm_trials(12)) == decisions({})
+    assert any(decisions({}))
