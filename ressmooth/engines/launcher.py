@@ -1,29 +1,37 @@
 """Run one study in the foreground: hold its lease, execute what is left, show the comparison."""
 
-import multiprocessing
-import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import click
 
-from ressmooth.config import BUILT_IN, RunConfig
+from ressmooth import paths
+from ressmooth.config import BUILT_IN, DatasetName, RunConfig
 from ressmooth.engines import Engine
-from ressmooth.engines.local import die_with
+from ressmooth.engines.child import call_in_child
+from ressmooth.engines.heartbeat import Heartbeat
+from ressmooth.engines.preflight import Hashes, check_unchanged
 from ressmooth.engines.progress import View
-from ressmooth.errors import DataError, RessmoothError
-from ressmooth.paths import make_directory
+from ressmooth.engines.scheduler import BAD_STUDY, ActiveStudy, Scheduler
+from ressmooth.engines.signals import Stopped, acknowledge_signals, on_signal, raise_stopped
+from ressmooth.formatting import count
+from ressmooth.paths import command, make_directory
+from ressmooth.search.notes import warm_start_notes
 from ressmooth.search.planner import Planner
+from ressmooth.search.warm_start import find_warm_start
 from ressmooth.spec import StudySpec
-from ressmooth.store import Holder, default_url, open_store
+from ressmooth.store import Holder, Store, StudyState, default_url, open_store
 from ressmooth.tracking.relay import Relay
 from ressmooth.tracking.server import tracking_uri
+from ressmooth.tracking.webhook import notifying, webhook_address
 
 HEARTBEAT = 15.0  # seconds
+POLL = 1.0  # seconds between two looks at whether somebody has asked for a stop
+STANDSTILL = 3600.0  # seconds without an epoch, after which the webhook is told
 DELIVERY_TIMEOUT = 120.0  # seconds that MLflow gets at the end
 STOPPED_DELIVERY_TIMEOUT = 5.0  # the same after a signal
 NOTHING_COMPLETED = 7  # exit code
@@ -33,23 +41,33 @@ class Launcher:
     """Runs a study until it is finished or a signal stops it."""
 
     def __init__(
-        self, spec: StudySpec, engine: Engine, home: Path, resume_command: str, quiet: bool
+        self,
+        spec: StudySpec,
+        engine: Engine,
+        home: Path,
+        resume_command: str,
+        quiet: bool,
+        hashes: Hashes,
     ) -> None:
         self.spec, self.engine, self.home = spec, engine, home
-        self.resume_command, self.quiet = resume_command, quiet
+        self.resume_command, self.quiet, self.hashes = resume_command, quiet, hashes
         self.holder = Holder.here()
+        self.webhook = webhook_address()
         self.signals: list[int] = []
-        self.began = self.last_heartbeat = time.monotonic()
-        self.elapsed_before = 0.0  # seconds, by earlier launches
+        self.ticked = self.polled = time.monotonic()
 
     def launch(self) -> int:
         """Run the study. Return the exit code."""
+        for line in warm_start_notes(self.spec, find_warm_start(self.spec, self.home)):
+            if not self.quiet:
+                click.echo(line, err=True)
         make_directory(self.home)
         self.store = open_store(default_url(self.home))
         with closing(self.store):
-            signal_number = self._hold_lease()
+            with notifying(self.store, self.home, self.webhook, self._warn):
+                signal_number = self._hold_lease()
             if not signal_number:
-                return self._show_comparison()
+                return show_comparison(self.store, self.spec.name, self.home, quiet=self.quiet)
             click.echo(f"stopped; nothing is lost. Resume with: {self.resume_command}", err=True)
             return 128 + signal_number
 
@@ -60,141 +78,138 @@ class Launcher:
         """
         self.study_id = self.store.open_study(self.spec)
         self.store.acquire(self.study_id, self.holder)
+        self.store.holder = self.holder
         try:
-            with _on_signal(_raise_stopped):
-                return self._train_and_deliver()
-        except _Stopped as stopped:
+            self.submitted_at = self.store.begin(self.study_id, paths.user())
+            with on_signal(raise_stopped):
+                signal_number = self._train_and_deliver()
+            self._end(StudyState.STOPPED if signal_number else StudyState.ENDED)
+            return signal_number
+        except Stopped as stopped:
+            self._end(StudyState.STOPPED)
             return stopped.signal_number
+        except BAD_STUDY as error:
+            self._end(StudyState.FAILED, str(error))
+            raise
         finally:
             self.store.release(self.study_id, self.holder)
 
+    def _warn(self, text: str) -> None:
+        click.echo(f"warning: {text}", err=True)
+
+    def _end(self, state: StudyState, problem: str | None = None) -> None:
+        self.store.end(self.study_id, state, self.submitted_at, problem)
+
     def _train_and_deliver(self) -> int:
         """Train what is left and feed MLflow. Return the signal that ended it, or 0."""
-        self.planner = Planner(self.store, self.study_id, self.spec)
+        check_unchanged(self.store, self.study_id, self.spec, self.hashes)
+        planner = Planner(self.store, self.study_id, self.spec)
+        row = self.store.study(self.spec.name)
+        self.study = ActiveStudy(planner, elapsed=row.elapsed if row else 0.0)
+        self.study.spend(0.0)  # a spent time budget adds no more trials
+        self.scheduler = Scheduler()
+        self.scheduler.add(self.study)
         relay = Relay(self.store.url, self.home, tracking_uri(self.home), self.study_id)
         relay.start()
-        study = self.store.study(self.spec.name)
-        self.elapsed_before = study.elapsed if study else 0.0
-        self._tick()  # a spent time budget adds no more trials
-        if self.planner.peek():
-            self._fetch_data()
-            self._run_engine()
-            self.store.announce_study(self.study_id)
-        self.store.heartbeat(self.study_id, self.holder, self._elapsed())
+        self.ticked = time.monotonic()
+        with Heartbeat(self.store, HEARTBEAT, self._renew_lease) as self.heartbeat:
+            if planner.peek():
+                fetch_data(self.spec, self.home, self._tick, quiet=self.quiet)
+                self._run_engine(planner)
+                self.store.announce_study(self.study_id)
+            self._renew_lease(self.store)
+            self._deliver(relay)
+        if self.study.is_leaving:
+            return signal.SIGTERM
+        return self.signals[0] if self.signals else 0
+
+    def _renew_lease(self, store: Store) -> None:
+        store.heartbeat(self.study_id, self.holder, self.study.elapsed)
+
+    def _deliver(self, relay: Relay) -> None:
+        """Give MLflow some time for what is left."""
         timeout = STOPPED_DELIVERY_TIMEOUT if self.signals else DELIVERY_TIMEOUT
+        pending = self.store.count_pending(self.study_id)
+        if pending and not (self.quiet or self.signals):
+            click.echo(f"delivering {count(pending, 'event')} to MLflow", err=True)
         if left := relay.finish(timeout):
             click.echo(
                 f"warning: {left} tracking events not delivered ({relay.problem}); "
-                'run "ressmooth sync"',
+                f"send them later with: {command(self.home, 'sync')}",
                 err=True,
             )
-        return self.signals[0] if self.signals else 0
 
-    def _run_engine(self) -> None:
+    def _run_engine(self, planner: Planner) -> None:
         def stop(signal_number: int, _: object) -> None:
             """Stop at the next epoch ends. A second signal stops at once."""
             self.signals.append(signal_number)
             self.engine.stop()
 
-        with View(self.planner, self.engine.workers, quiet=self.quiet) as view, _on_signal(stop):
-            self.engine.run(self.planner, self.home, view, self._tick)
-
-    def _elapsed(self) -> float:
-        """Return the seconds that all launches have taken so far."""
-        return self.elapsed_before + time.monotonic() - self.began
+        with View(planner, self.engine.workers, quiet=self.quiet) as view:
+            with acknowledge_signals(view), on_signal(stop):
+                self.engine.run(self.scheduler, self.store, self.home, view, self._tick)
 
     def _tick(self) -> None:
-        """Check the time budget and renew the lease."""
-        hours = self.spec.search.hours
-        if hours is not None and self._elapsed() > hours * 3600:
-            self.planner.out_of_time = True
-        if time.monotonic() - self.last_heartbeat > HEARTBEAT:
-            self.last_heartbeat = time.monotonic()
-            self.store.heartbeat(self.study_id, self.holder, self._elapsed())
+        """Check the lease, the time budget, and whether somebody has asked for a stop."""
+        self.heartbeat.check()
+        now = time.monotonic()
+        self.study.spend(now - self.ticked)
+        self.ticked = now
+        if now - self.polled > POLL:
+            self.polled = now
+            state = self.store.submission(self.study_id).state
+            self.study.is_leaving = state == StudyState.STOPPING
+            check_standstill(self.store, self.study)
 
-    def _fetch_data(self) -> None:
-        """Download missing data sets, because workers may be on nodes without a network."""
-        data = self.home / "data"
-        missing = missing_datasets(self.spec, data)
-        if not missing:
-            return
-        names = ", ".join(missing)
-        if not self.quiet:
-            click.echo(f"fetching {names}", err=True)
-        context = multiprocessing.get_context("spawn")  # it needs torch, which we do not load
-        receiver, sender = context.Pipe(duplex=False)
-        arguments = (os.getpid(), sender, missing, data)
-        child = context.Process(target=_fetch, args=arguments, daemon=True)
-        child.start()
-        sender.close()
-        try:
-            while not receiver.poll(0.2):
-                self._tick()
-            error = receiver.recv()
-        except EOFError:
-            child.join()
-            raise DataError(f"Fetching {names} ended with exit code {child.exitcode}.") from None
-        finally:
-            child.kill()
-        if error is not None:
-            raise error
 
-    def _show_comparison(self) -> int:
-        """Print the comparison and what to type next. Return the exit code."""
-        from ressmooth.report.compare import by_selecting_statistic, compare_studies
-        from ressmooth.report.tables import comparison_text
+def check_standstill(store: Store, study: ActiveStudy) -> None:
+    """Tell the webhook if no epoch of a study has ended for an hour. Tell it again every hour."""
+    if time.monotonic() - study.last_epoch_at > STANDSTILL:
+        study.last_epoch_at = time.monotonic()
+        store.notify(study.id, "standstill")
 
-        study = self.store.study(self.spec.name)
-        assert study is not None  # open_study has recorded it
-        compared = by_selecting_statistic(compare_studies(self.store, [study]))
-        name = self.spec.name
-        if not compared:
-            click.echo(f"error: no trial completed; see: ressmooth show {name}", err=True)
-            return NOTHING_COMPLETED
-        click.echo(comparison_text(compared, against_paper=any(t.has_paper for t in compared)))
-        if not self.quiet:
-            click.echo(f"next: ressmooth report {name} --out report   or   ressmooth ui")
-        return 0
+
+def fetch_data(
+    spec: StudySpec, home: Path, tick: Callable[[], None], *, quiet: bool = False
+) -> None:
+    """Download missing data sets, because workers may be on nodes without a network."""
+    data = home / "data"
+    if missing := missing_datasets(spec, data):
+        if not quiet:
+            click.echo(f"fetching {', '.join(missing)}", err=True)
+        call_in_child(fetch, missing, data, tick=tick)
+
+
+def show_comparison(store: Store, name: str, home: Path, *, quiet: bool) -> int:
+    """Print a study's comparison and what to type next. Return the exit code."""
+    from ressmooth.report.compare import by_selecting_statistic, compare_studies
+    from ressmooth.report.tables import comparison_text
+
+    study = store.study(name)
+    assert study is not None  # it was just run
+    compared = by_selecting_statistic(compare_studies(store, [study]))
+    if not compared:
+        show = command(home, "show", name)
+        click.echo(f"error: no trial completed; see: {show}", err=True)
+        return NOTHING_COMPLETED
+    click.echo(comparison_text(compared, against_paper=any(t.has_paper for t in compared)))
+    if not quiet:
+        click.echo(f"next: {command(home, 'report', name, '--out', 'report')}", err=True)
+        click.echo(f"      {command(home, 'ui')}", err=True)
+    return 0
 
 
 def missing_datasets(spec: StudySpec, data: Path) -> list[str]:
     """Return the study's data sets that are neither built in nor decoded yet."""
     default = RunConfig.model_fields["dataset"].default
     used = {branch.values.get("dataset", default) for branch in spec.branches}
-    decoded = {name for name in used if any(data.glob(f"{name}-*.pt"))}
-    return sorted(used - decoded - set(BUILT_IN))
+    used &= {*get_args(DatasetName)} - {*BUILT_IN}  # the user's own are where they are
+    return sorted(name for name in used if not any(data.glob(f"{name}-*.pt")))
 
 
-def _fetch(launcher: int, sender: Connection, names: list[str], data: Path) -> None:
-    """Download and decode data sets. Send None, or the error. Runs in a process of its own."""
-    die_with(launcher)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
-    from ressmooth.training.data import load
+def fetch(names: list[str], data: Path) -> None:
+    """Download and decode data sets. Runs in a process of its own."""
+    from ressmooth.training.datasets import load
 
-    try:
-        for name in names:
-            load(name, data)
-    except RessmoothError as error:
-        sender.send(error)
-    else:
-        sender.send(None)
-
-
-class _Stopped(BaseException):
-    def __init__(self, signal_number: int) -> None:
-        self.signal_number = signal_number
-
-
-def _raise_stopped(signal_number: int, _: object) -> None:
-    raise _Stopped(signal_number)
-
-
-@contextmanager
-def _on_signal(handle: Callable[[int, object], None]) -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM."""
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    for name in names:
+        load(name, data)

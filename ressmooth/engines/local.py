@@ -1,4 +1,4 @@
-"""Run a study on one machine, in worker processes that execute run after run.
+"""Execute runs on one machine, in worker processes that execute run after run.
 
 A worker reports every recorded epoch and waits for the launcher's decision, so pruning and
 stopping happen at epoch ends. Workers die with their launcher. A worker that dies is replaced, and
@@ -9,54 +9,72 @@ import multiprocessing
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ressmooth.engines import Decision, Stoppable, worker_died
-from ressmooth.engines.placement import Gpus, slots, visible_gpus
+from ressmooth.engines.placement import Gpus, gpus_per_run, slots, visible_gpus
 from ressmooth.errors import RessmoothError
 from ressmooth.formatting import count
 from ressmooth.spec import Resources
-from ressmooth.store import RunRow, State, Store
+from ressmooth.store import Holder, RunRow, State, Store
+from ressmooth.training.gpu import gpus
 
 if TYPE_CHECKING:
-    from ressmooth.engines.progress import View
-    from ressmooth.search.planner import Planner
+    from ressmooth.engines.progress import EventLog
+    from ressmooth.engines.scheduler import Scheduler
 
 TICK = 0.5  # seconds
 MAX_STARTS = 10
 
 
 class LocalEngine(Stoppable):
-    """Runs a planner on this machine's cores or GPUs."""
+    """Executes runs on this machine's cores or GPUs."""
 
     def __init__(self, resources: Resources, workers: int | None) -> None:
         self.slots = slots(workers, resources)
         self.workers = len(self.slots)
-        self.idle_gpus: float = 0 if resources.gpus_per_run else len(visible_gpus())
+        self.gpus: float = len(visible_gpus())
+        self.gpus_per_run = gpus_per_run(resources, self.gpus)
 
     def __str__(self) -> str:
         gpus = {gpu for slot in self.slots for gpu in slot}
         place = f"on {count(len(gpus), 'GPU')}" if gpus else "on this machine's CPU"
         return f"{count(self.workers, 'worker')} {place}"
 
-    def run(self, planner: "Planner", home: Path, view: "View", tick: Callable[[], None]) -> None:
-        self.planner, self.home, self.view = planner, home, view
-        self.store = planner.store
-        self.pool = [Worker(*slot, self.store.url, home) for slot in enumerate(self.slots)]
+    def nodes(self) -> list[dict[str, Any]]:
+        here = {"node": socket.gethostname(), "workers": self.workers}
+        return [{**here, "gpus": [asdict(gpu) for gpu in gpus()]}]
+
+    def run(
+        self,
+        scheduler: "Scheduler",
+        store: Store,
+        home: Path,
+        view: "EventLog",
+        tick: Callable[[], None],
+    ) -> None:
+        self.scheduler, self.store, self.home, self.view = scheduler, store, home, view
+        self.pending: RunRow | None = None  # waits until a GPU is free of other runs
+        view.print(f"starting {count(self.workers, 'worker')}")
+        _start_fork_server()
+        self.pool = [self._worker(*slot) for slot in enumerate(self.slots)]
         try:
             while self._start_runs():
                 ready = wait([worker.connection for worker in self.pool], timeout=TICK)
+                tick()  # first: after a freeze it notices a lost lease before anything is recorded
                 for worker in list(self.pool):
                     if worker.connection in ready:
                         self._receive(worker)
-                tick()
                 if self.grace_is_over:
                     break
         finally:
@@ -65,15 +83,28 @@ class LocalEngine(Stoppable):
         for worker in self.pool:
             if worker.run is not None:
                 self.store.release_run(worker.run.id)
+                self.scheduler.released(worker.run)
+
+    def _worker(self, number: int, gpus: Gpus) -> "Worker":
+        return Worker(number, gpus, self.store.url, self.home, self.store.holder)
 
     def _start_runs(self) -> bool:
         """Give idle workers a run. Return whether any worker is busy."""
-        if not self.is_stopping:
-            for worker in self.pool:
-                if worker.run is None and (run := self.planner.next()) is not None:
-                    worker.start(run)
-                    self.view.started(worker.number, run)
+        for worker in self.pool:
+            if worker.run is None and not self.is_stopping:
+                self._start_run(worker)
         return any(worker.run for worker in self.pool)
+
+    def _start_run(self, worker: "Worker") -> None:
+        """Give a worker the next run, unless that run or a neighbour needs the GPU to itself."""
+        neighbours = [other.run for other in self.pool if other.run and other.shares_gpu(worker)]
+        if any(run.needs_whole_gpu for run in neighbours):
+            return
+        run = self.pending or self.scheduler.next()
+        self.pending = run if run and run.needs_whole_gpu and neighbours else None
+        if run is not None and run is not self.pending:
+            worker.start(run)
+            self.view.started(worker.number, run)
 
     def _receive(self, worker: "Worker") -> None:
         try:
@@ -83,7 +114,8 @@ class LocalEngine(Stoppable):
             return
         run = worker.run
         if kind == "error":
-            raise content[0]
+            self._failed(worker, content[0])
+            return
         if kind == "ready" or run is None:
             return
         if kind == "epoch":
@@ -92,15 +124,23 @@ class LocalEngine(Stoppable):
             worker.send(self._decide(run, epoch.epoch, best))
         else:
             worker.run = None
-            if content[0] != State.WAITING:
-                self.planner.run_ended(run)
+            ended = content[0] != State.WAITING
+            (self.scheduler.ended if ended else self.scheduler.released)(run)
             self.view.ended(worker.number, self.store.run(run.id))
 
-    def _decide(self, run: RunRow, epoch: int, best: float) -> Decision:
+    def _failed(self, worker: "Worker", error: RessmoothError) -> None:
+        """Handle an error that is not the run's fault. The worker ends after it."""
+        if worker.run is None:
+            raise error
+        run, worker.run = worker.run, None
+        self.scheduler.failed(run, error)
+        self.store.release_run(run.id)
+        self.view.lost(worker.number, str(error))
+
+    def _decide(self, run: RunRow, epoch: int, best: float | None) -> Decision:
         if self.is_stopping:
             return Decision.STOP
-        should_prune = self.planner.should_prune(run, epoch, best)
-        return Decision.PRUNE if should_prune else Decision.CONTINUE
+        return self.scheduler.decide(run, epoch, best)
 
     def _replace(self, worker: "Worker") -> None:
         """Replace a dead worker, and retry its run at most `retries` times."""
@@ -110,11 +150,11 @@ class LocalEngine(Stoppable):
             self.pool.remove(worker)
             if worker.run is not None:
                 self.store.release_run(worker.run.id)
+                self.scheduler.released(worker.run)
             return
-        replacement = Worker(worker.number, worker.gpus, self.store.url, self.home)
-        self.pool[self.pool.index(worker)] = replacement
+        self.pool[self.pool.index(worker)] = self._worker(worker.number, worker.gpus)
         if worker.run is not None:
-            message = worker_died(self.planner, self.home, worker.run, reason)
+            message = worker_died(self.scheduler, self.store, self.home, worker.run, reason)
             self.view.lost(worker.number, message)
 
     def _shut_down(self) -> None:
@@ -128,14 +168,15 @@ class LocalEngine(Stoppable):
 class Worker:
     """The launcher's side of a worker process. It executes at most one run at a time."""
 
-    def __init__(self, number: int, gpus: Gpus, url: str, home: Path) -> None:
+    def __init__(
+        self, number: int, gpus: Gpus, url: str, home: Path, holder: Holder | None
+    ) -> None:
         self.number, self.gpus = number, gpus
         self.run: RunRow | None = None
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["ressmooth.engines.runner"])  # loads torch once for all
         self.connection, theirs = context.Pipe()
         self.process: ForkServerProcess = context.Process(
-            target=work, args=(os.getpid(), theirs, gpus, url, home), daemon=True
+            target=work, args=(os.getpid(), theirs, gpus, url, home, holder)
         )
         _start(self.process)
         theirs.close()
@@ -143,6 +184,9 @@ class Worker:
     def start(self, run: RunRow) -> None:
         self.run = run
         self.send(run.id)
+
+    def shares_gpu(self, other: "Worker") -> bool:
+        return other is not self and not {*self.gpus}.isdisjoint(other.gpus)
 
     def send(self, message: object) -> None:
         with suppress(OSError):  # a dead worker is noticed at the next receive
@@ -156,6 +200,23 @@ class Worker:
             return f"worker ended with exit code {code}"
         memory = ", possibly out of memory" if code == -signal.SIGKILL else ""
         return f"worker killed by signal {-code}{memory}"
+
+
+def _start_fork_server() -> None:
+    """Start the process that forks workers. It loads torch once for all of them.
+
+    A Ctrl-C reaches it too. It ignores the signal only after that, so it inherits a mask. It
+    inherits that SIGHUP is ignored.
+    """
+    resource_tracker.ensure_running()  # or the fork server would start it, which resets the mask
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["ressmooth.engines.runner"])
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    on_hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGHUP, on_hangup)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _start(process: ForkServerProcess) -> None:
@@ -172,10 +233,13 @@ def _start(process: ForkServerProcess) -> None:
     )
 
 
-def work(launcher: int, connection: Connection, gpus: Gpus, url: str, home: Path) -> None:
+def work(
+    launcher: int, connection: Connection, gpus: Gpus, url: str, home: Path, holder: Holder | None
+) -> None:
     """Execute the runs whose ids arrive over the connection. Runs in the worker process."""
     die_with(launcher)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: train on the CPU
     from ressmooth.engines.runner import execute
@@ -188,11 +252,12 @@ def work(launcher: int, connection: Connection, gpus: Gpus, url: str, home: Path
         except (EOFError, OSError):
             raise SystemExit from None
 
-    def report(epoch: Any, best: float) -> Any:
+    def report(epoch: Any, best: float | None) -> Any:
         return ask(("epoch", epoch, best))
 
     try:
         store = Store(url)
+        store.holder = holder  # whose runs it claims
         run_id = ask(("ready",))
         while True:
             run_id = ask(("ended", execute(store, run_id, home, report)))

@@ -2,30 +2,44 @@
 
 import math
 import os
+import re
+from itertools import takewhile
 from pathlib import Path
 
 from ressmooth.errors import ConfigError
 from ressmooth.spec import Resources
+from ressmooth.training.gpu import gpus as nvml_gpus
 
 Gpus = tuple[str, ...]  # of a worker, for CUDA_VISIBLE_DEVICES; empty on a CPU
+IS_NAME = re.compile(r"\d+|(GPU|MIG)-.+").fullmatch  # CUDA ignores what follows any other name
+KERNEL_GPUS = Path("/proc/driver/nvidia/gpus")  # also seen by containers that may not use them
+CONTROL = Path("/dev/nvidiactl")
 
 
 def visible_gpus() -> list[str]:
     """Return the GPUs of this machine, without loading torch."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
-        return [name for name in chosen.split(",") if name.strip() and name != "-1"]
-    driver = Path("/proc/driver/nvidia/gpus")
-    return [str(i) for i in range(len(list(driver.iterdir())))] if driver.is_dir() else []
+        return list(takewhile(IS_NAME, map(str.strip, chosen.split(","))))
+    number = len(nvml_gpus())
+    if not number and CONTROL.exists() and KERNEL_GPUS.is_dir():
+        number = len(list(KERNEL_GPUS.iterdir()))  # NVML is broken: runs say so, and use no CPU
+    return [str(i) for i in range(number)]
 
 
-def capacity(cpus: float, gpus: float, resources: Resources) -> int:
+def gpus_per_run(resources: Resources, gpus: float) -> float:
+    """Return the GPUs of a run where there are `gpus`. "auto" is one if there are any."""
+    given = resources.gpus_per_run
+    return float(gpus >= 1) if given == "auto" else given
+
+
+def capacity(cpus: float, gpus: float, cpus_per_run: float, gpus_per_run: float) -> int:
     """Return how many runs fit on a node of a cluster."""
-    fit_cpus = int(cpus / resources.cpus_per_run + 1e-9)
-    if resources.gpus_per_run == 0:
+    fit_cpus = int(cpus / cpus_per_run + 1e-9)
+    if gpus_per_run == 0:
         return fit_cpus
     names = [str(i) for i in range(int(gpus))]
-    return min(fit_cpus, len(_gpu_shares(names, resources.gpus_per_run)))
+    return min(fit_cpus, len(_gpu_shares(names, gpus_per_run)))
 
 
 def concurrency(wanted: int | None, capacity: int) -> int:
@@ -36,11 +50,11 @@ def concurrency(wanted: int | None, capacity: int) -> int:
 
 def slots(workers: int | None, resources: Resources) -> list[Gpus]:
     """Return the GPUs of each worker. By default, as many workers as the GPUs or cores allow."""
-    per_run = resources.gpus_per_run
+    gpus = visible_gpus()
+    per_run = gpus_per_run(resources, len(gpus))
     if per_run == 0:
         cores = len(os.sched_getaffinity(0))
         return [()] * (workers or max(1, int(cores / resources.cpus_per_run)))
-    gpus = visible_gpus()
     shares = _gpu_shares(gpus, per_run)
     if not shares:
         raise ConfigError(
@@ -50,7 +64,7 @@ def slots(workers: int | None, resources: Resources) -> list[Gpus]:
     if workers and workers > len(shares):
         raise ConfigError(
             f"--workers {workers}: {len(gpus)} GPUs at {per_run:g} per run have room for "
-            f"{len(shares)}"
+            f"{len(shares)}; a smaller resources.gpus_per_run shares them"
         )
     return shares[:workers]
 

@@ -1,18 +1,32 @@
 """Describe what a study would do, for `--dry-run`."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from rich.table import Table
-
-from ressmooth.engines import Engine
+from ressmooth.engines.catalogue import planned_runs
 from ressmooth.errors import RessmoothError
 from ressmooth.formatting import count, duration
-from ressmooth.report.tables import render_table
+from ressmooth.report.measure import MISSING
+from ressmooth.report.sheet import Sheet, as_text
+from ressmooth.report.tables import prose
+from ressmooth.search.notes import notes
+from ressmooth.search.progress import Progress, count_runs
+from ressmooth.search.warm_start import find_warm_start
 from ressmooth.spec import StudySpec
 from ressmooth.store import Store, check_same_spec, default_url
+
+
+class Workers(Protocol):
+    """An engine, or a service. `str` describes it."""
+
+    @property
+    def workers(self) -> int: ...  # concurrent runs
+
+    @property
+    def gpus_per_run(self) -> float | None: ...  # None: a service does not record it
 
 
 class Row(NamedTuple):
@@ -25,29 +39,56 @@ class Row(NamedTuple):
     epochs: int
 
 
-def plan(spec: StudySpec, engine: Engine, home: Path) -> str:
-    """Return the table of arms, the number of rounds on the engine, and the estimated time."""
+def plan(
+    spec: StudySpec,
+    engine: Workers,
+    home: Path,
+    measure: Callable[[], float] | None,
+    time_command: str,
+) -> str:
+    """Return the table of arms, the number of rounds on the engine, and the estimated time.
+
+    The seconds of all runs come from `measure`, or else from similar runs that are recorded. If
+    there are none, the text suggests `time_command`.
+    """
     rows = [_arm(spec, arm) for arm in spec.arms]
     if spec.confirming:
         rows.append(_confirmation(spec))
     trials, runs, epochs = (sum(getattr(r, k) for r in rows) for k in ("trials", "runs", "epochs"))
     title = f"{spec.name}: {spec.search.sampler} search, nothing created"
-    table = Table(*Row._fields, title=title)
-    for row in rows:
-        table.add_row(*map(str, row))
-    table.add_row("all", "", str(trials), str(runs), str(epochs), style="bold")
+    rows.append(Row("all", MISSING, trials, runs, epochs))
+    cells = [[str(cell) for cell in row] for row in rows]
+    table = Sheet(title, Row._fields, cells, best=len(rows) - 1, details=(1,))
     with _existing_store(home) as store:
-        done = _runs_done(spec, store) if store else 0
-        left = max(0, runs - done)
-        seconds = _seconds(spec, store) if store else None
-    workers = engine.workers
-    at_most = "" if spec.search.pruner == "none" else "at most "
+        progress = _progress(spec, store)
+        seconds = _seconds(spec, store) if store and not measure else None
+    known, done = progress.runs_known, progress.runs_done
+    left = known - done
+    source = "from recorded epochs of similar runs"
+    if measure and left:
+        seconds, source = measure(), "from a few steps measured on this machine"
+    workers = max(1, engine.workers)
+    at_most = "" if spec.search.pruner == "none" or not left else "at most "
     before = f", {done} of them done," if done else ""
-    return (
-        f"{render_table(table)}{engine}: {at_most}{count(runs, 'run')}{before} in about "
-        f"{count(-(-left // workers), 'round')}.\n"
-        f"{_estimate(spec, None if seconds is None else seconds * left / max(1, runs) / workers)}"
-    )
+    rounds = count(-(-left // workers), "round")
+    sentences = [
+        f"{engine}: {at_most}{count(known, 'run')}{before} in about {rounds}.",
+        *notes(spec, find_warm_start(spec, home)),
+    ]
+    if spec.resources.gpus_per_run == "auto" and engine.gpus_per_run is not None:
+        meaning = (
+            "1 here: a GPU for each run" if engine.gpus_per_run else "0 here: runs train on CPUs"
+        )
+        sentences.insert(1, f'resources.gpus_per_run = "auto" is {meaning}.')
+    if spec.search.hours:
+        sentences.append(f"Stops after {spec.search.hours:g} h.")
+    if left and seconds is not None:
+        time = duration(seconds * left / max(1, runs) / workers)
+        sentences.append(f"About {time} of training, {source}.")
+    text = f"{as_text(table)}\n\n{prose(sentences)}"
+    if left and seconds is None:
+        text += f"\nThe time is unknown: no similar run is recorded. Measure it: {time_command}"
+    return text
 
 
 def _existing_store(home: Path) -> AbstractContextManager[Store | None]:
@@ -58,14 +99,15 @@ def _existing_store(home: Path) -> AbstractContextManager[Store | None]:
         return nullcontext()
 
 
-def _runs_done(spec: StudySpec, store: Store) -> int:
-    """Return how many runs have ended. Reject a changed study, as a launch does."""
-    recorded = store.study(spec.name)
-    if recorded is None:
-        return 0
+def _progress(spec: StudySpec, store: Store | None) -> Progress:
+    """Return how many runs there are and have ended. Reject a changed study, as a launch does."""
+    recorded = store.study(spec.name) if store else None
+    if store is None or recorded is None:
+        return count_runs([], spec)
     check_same_spec(recorded.spec, spec)
-    runs = [run for trial in store.trials(recorded.id) for run in trial.runs]
-    return sum(run.state.is_terminal for run in runs)
+    hours = spec.search.hours
+    out_of_time = hours is not None and recorded.elapsed > hours * 3600
+    return count_runs(store.trials(recorded.id), spec, out_of_time=out_of_time)
 
 
 def _arm(spec: StudySpec, arm: str) -> Row:
@@ -86,19 +128,10 @@ def _confirmation(spec: StudySpec) -> Row:
     return Row("confirm", configurations, trials, trials * seeds, epochs)
 
 
-def _estimate(spec: StudySpec, seconds: float | None) -> str:
-    budget = f"Stops after {spec.search.hours:g} h. " if spec.search.hours else ""
-    if seconds is None:
-        return f"{budget}The time is unknown: no similar run is recorded yet."
-    return f"{budget}About {duration(seconds)}, from recorded epochs of similar runs."
-
-
 def _seconds(spec: StudySpec, store: Store) -> float | None:
     """Estimate the seconds of all runs from similar recorded ones. Return None without those."""
-    runs = [(b.example(), spec.planned_trials(b) * spec.seeds) for b in spec.branches]
-    runs += [(example, spec.confirm) for example in spec.confirming]
     total = 0.0
-    for example, number in runs:
+    for example, number in planned_runs(spec):
         config = example.model_dump()
         config["threads"] = config["threads"] or spec.resources.threads
         seconds = store.seconds_per_epoch(config)

@@ -1,4 +1,4 @@
-"""Run a study on a cluster: Ray Tune places and executes the runs that the planner chooses.
+"""Execute runs on a cluster: Ray Tune places those that the scheduler chooses.
 
 A Ray trial is one attempt of a run. Tune's own search, retries, checkpoints and restore are not
 used. The Store knows what is done, and a run's checkpoints are in the home that all nodes share, so
@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import redirect_stdout
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,18 +28,19 @@ from ressmooth.engines.ray_cluster import RayCluster
 from ressmooth.errors import ConfigError, RessmoothError
 from ressmooth.formatting import count
 from ressmooth.spec import Resources
-from ressmooth.store import RunRow, State, Store
+from ressmooth.store import Holder, RunRow, State, Store
 
 if TYPE_CHECKING:
-    from ressmooth.engines.progress import View
+    from ressmooth.engines.progress import EventLog
     from ressmooth.engines.runner import Recorded
-    from ressmooth.search.planner import Planner
+    from ressmooth.engines.scheduler import Scheduler
 
+MAX_TRIALS = 1000  # of one call of Tune
 REFRESH = 10.0  # seconds between two questions about the cluster's nodes
 
 
 class RayEngine(Stoppable):
-    """Runs a planner on a Ray cluster. Tune calls the methods that its parts forward to."""
+    """Executes runs on a Ray cluster. Tune calls the methods that its parts forward to."""
 
     def __init__(self, resources: Resources, workers: int | None, url: str) -> None:
         self.cluster = RayCluster(resources, workers, url)
@@ -55,19 +56,36 @@ class RayEngine(Stoppable):
         return self.cluster.workers
 
     @property
-    def idle_gpus(self) -> float:
-        return self.cluster.idle_gpus
+    def gpus(self) -> float:
+        return self.cluster.gpus
 
-    def run(self, planner: "Planner", home: Path, view: "View", tick: Callable[[], None]) -> None:
-        self.planner, self.home, self.view, self.tick = planner, home, view, tick
-        self.store = planner.store
+    @property
+    def gpus_per_run(self) -> float:
+        return self.cluster.gpus_per_run
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self.cluster.nodes
+
+    def run(
+        self,
+        scheduler: "Scheduler",
+        store: Store,
+        home: Path,
+        view: "EventLog",
+        tick: Callable[[], None],
+    ) -> None:
+        self.scheduler, self.store, self.home = scheduler, store, home
+        self.view, self.tick = view, tick
         if self.cluster.is_local:
+            view.print(f"starting Ray with {count(self.workers, 'worker')}")
+        else:
+            view.print(f"starting {self}")
+        if not ray.is_initialized():
             self.cluster.connect()
         try:
             # Ray prints about lost workers, and so does the view
-            with tempfile.TemporaryDirectory() as scratch, open(os.devnull, "w") as devnull:
-                with redirect_stdout(devnull):
-                    self._tuner(scratch).fit()
+            with open(os.devnull, "w") as devnull, redirect_stdout(devnull):
+                self._fit()
         except _LeaveTune as leave:
             if leave.error is not None:
                 raise leave.error from None
@@ -75,13 +93,24 @@ class RayEngine(Stoppable):
             _shut_down()  # workers end with their launcher
         # not after an error: another launcher may have taken over the study
         for _, run in self.running.values():
-            self.store.release_run(run.id)
+            self._release(run)
+        self.running.clear()
+
+    def _fit(self) -> None:
+        """Let Tune execute runs. Tune keeps every trial in memory, so it starts anew at times."""
+        while True:
+            self.started = 0
+            with tempfile.TemporaryDirectory() as scratch:
+                self._tuner(scratch).fit()
+            if self.is_stopping or not self.scheduler.has_work:
+                return
 
     def _tuner(self, scratch: str) -> tune.Tuner:
-        worker = tune.with_parameters(self.worker, url=self.store.url, home=self.home)
-        per_run = self.cluster.resources
+        place = {"url": self.store.url, "home": self.home, "holder": self.store.holder}
+        worker = tune.with_parameters(self.worker, **place)
+        needs = partial(_needs, self.cluster.resources.cpus_per_run, self.gpus_per_run)
         return tune.Tuner(
-            tune.with_resources(worker, {"cpu": per_run.cpus_per_run, "gpu": per_run.gpus_per_run}),
+            tune.with_resources(worker, needs),
             tune_config=tune.TuneConfig(
                 search_alg=_PlannerSearcher(self),
                 scheduler=_PlannerScheduler(self),
@@ -100,48 +129,56 @@ class RayEngine(Stoppable):
 
     def next_run(self, trial: str) -> Any:
         """Return the run that Ray executes as `trial`, None to wait, or FINISHED."""
-        is_full = len(self.running) >= self.workers
-        run = None if is_full or self.is_stopping else self.planner.next()
+        is_full = len(self.running) >= self.workers or self.started >= MAX_TRIALS
+        run = None if is_full or self.is_stopping else self.scheduler.next()
         if run is None:
             return None if self.running else Searcher.FINISHED
         paths.make_directory(paths.run_directory(self.home, run.uid))
         taken = {row for row, _ in self.running.values()}
         row = next(number for number in range(len(taken) + 1) if number not in taken)
         self.running[trial] = row, run
+        self.started += 1
         self.view.started(row, run)
-        return {"run": run.id, "uid": run.uid}
+        return {"run": run.id, "uid": run.uid, "whole_gpu": run.needs_whole_gpu}
 
-    def decide(self, trial: str, epoch: Any, best: float) -> str:
+    def decide(self, trial: str, epoch: Any, best: float | None) -> str:
         row, run = self.running[trial]
         self.view.epoch(row, epoch, best)
         if self.is_stopping:
             return TrialScheduler.STOP
-        if self.planner.should_prune(run, epoch.epoch, best):
-            self.planner.prune(run, best)
+        decision = self.scheduler.decide(run, epoch.epoch, best)
+        if decision == Decision.PRUNE:
+            self.scheduler.prune(run)
             paths.remove_checkpoints(paths.run_directory(self.home, run.uid))
-            return TrialScheduler.STOP
-        return TrialScheduler.CONTINUE
+        keeps_on = decision == Decision.CONTINUE
+        return TrialScheduler.CONTINUE if keeps_on else TrialScheduler.STOP
 
     def ended(self, trial: str, error: Exception | None) -> None:
         """Handle a run that finished, was stopped, or met an error that stops the study."""
-        if error is not None:
-            raise error
         row, run = self.running.pop(trial)
-        now = self.store.run(run.id)
-        if now.state.is_terminal:
-            self.planner.run_ended(run)
-        else:
+        if error is not None:
+            self.scheduler.failed(run, error)
             self.store.release_run(run.id)
-            now = self.store.run(run.id)
-        self.view.ended(row, now)
+            self.view.lost(row, str(error))
+            return
+        if self.store.run(run.id).state.is_terminal:
+            self.scheduler.ended(run)
+        else:
+            self._release(run)
+        self.view.ended(row, self.store.run(run.id))
 
     def lost(self, trial: str, reason: str) -> None:
         """Handle a run whose worker or node died."""
         row, run = self.running.pop(trial)
         if self.is_stopping:  # the signal that stops us may have reached the worker too
-            self.store.release_run(run.id)
+            self._release(run)
         else:
-            self.view.lost(row, worker_died(self.planner, self.home, run, reason))
+            message = worker_died(self.scheduler, self.store, self.home, run, reason)
+            self.view.lost(row, message)
+
+    def _release(self, run: RunRow) -> None:
+        self.store.release_run(run.id)
+        self.scheduler.released(run)
 
     def on_step(self) -> None:
         """Called between two of Tune's events."""
@@ -159,11 +196,11 @@ class Worker(tune.Trainable):
     """A process on some node. It loads torch once and trains one run after another."""
 
     def setup(  # type: ignore[override]  # the rest comes by tune.with_parameters
-        self, config: dict[str, Any], url: str, home: Path
+        self, config: dict[str, Any], url: str, home: Path, holder: Holder | None
     ) -> None:
         if not ray.get_gpu_ids():
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves GPUs visible to a CPU run
-        self.url, self.home = url, home
+        self.url, self.home, self.holder = url, home, holder
         self.store: Store | None = None
         self.reset_config(config)
 
@@ -192,8 +229,15 @@ class Worker(tune.Trainable):
                 "launcher's; give a --home on a path that all nodes share"
             )
         self.store = self.store or Store(self.url)
+        self.store.holder = self.holder  # whose runs it claims
         self.steps = epochs(self.store, self.run_id, self.home)
         return next(self.steps)
+
+
+def _needs(cpus: float, gpus: float, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """Return what a run needs. After it ran out of memory, that is a whole GPU."""
+    whole = max(1.0, gpus) if config["whole_gpu"] else gpus
+    return tune.PlacementGroupFactory([{"CPU": cpus, "GPU": whole}])
 
 
 class _LeaveTune(BaseException):

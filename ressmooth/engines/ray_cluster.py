@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from ressmooth.engines.placement import capacity, concurrency, slots, visible_gpus
+from ressmooth.engines.placement import capacity, concurrency, gpus_per_run, slots, visible_gpus
 from ressmooth.errors import ClusterUnreachable, ConfigError
 from ressmooth.formatting import count
 from ressmooth.spec import Resources
@@ -41,14 +41,19 @@ class RayCluster:
             )
         if self.is_local:  # started when there is something to train
             self.workers = len(slots(workers, resources))
-            self.idle_gpus: float = 0 if resources.gpus_per_run else len(visible_gpus())
+            self.gpus: float = len(visible_gpus())
+            self.gpus_per_run = gpus_per_run(resources, self.gpus)
             self.description = "in a Ray of this machine's own"
+            here = {"node": socket.gethostname(), "workers": self.workers, "gpus": visible_gpus()}
+            self.nodes: list[dict[str, Any]] = [here]
             return
         self._check_reachable(self.address)
         self.connect()
+        # decided once: Tune cannot change what a run asks for when nodes join
+        self.gpus_per_run = gpus_per_run(resources, sum(_totals(_nodes(), "GPU")))
         if not self.refresh():
             raise ConfigError(
-                f"resources.gpus_per_run = {resources.gpus_per_run:g}, cpus_per_run = "
+                f"resources.gpus_per_run = {self.gpus_per_run:g}, cpus_per_run = "
                 f"{resources.cpus_per_run:g}: no node has room for a run "
                 f"{self.description}"
             )
@@ -64,15 +69,23 @@ class RayCluster:
             cores = len(os.sched_getaffinity(0))
             needed = math.ceil(self.workers * self.resources.cpus_per_run)
             options = {"num_cpus": max(cores, needed), "include_dashboard": False}
+        try:
+            self._init(options)
+        except SystemExit:  # a SIGTERM came meanwhile, and Ray's handler has just left with 15
+            ray.shutdown()
+            signal.raise_signal(signal.SIGTERM)
+            self._init(options)
+        self.head = ray.get_runtime_context().gcs_address
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # the view reports events
+
+    def _init(self, options: dict[str, Any]) -> None:
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(self.address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
         except Exception as error:  # ConnectionError, RuntimeError, ValueError, RpcError ...
             raise self._unreachable(error) from error
         finally:
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler exits with 15
-        self.head = ray.get_runtime_context().gcs_address
-        logging.getLogger("ray").setLevel(logging.CRITICAL)  # the view reports events
+            signal.signal(signal.SIGTERM, on_sigterm)  # instead of Ray's own handler
 
     def refresh(self) -> int:
         """Ask the cluster for its nodes. Return how many runs fit on those that are alive."""
@@ -84,13 +97,17 @@ class RayCluster:
                 raise
             return self.capacity
         self.silent = 0
-        nodes = [node for node in ray.nodes() if node["Alive"]]
+        nodes = _nodes()
         self._check_database(nodes)
-        cpus = [node["Resources"].get("CPU", 0.0) for node in nodes]
-        gpus = [node["Resources"].get("GPU", 0.0) for node in nodes]
-        self.capacity = sum(capacity(*has, self.resources) for has in zip(cpus, gpus, strict=True))
+        cpus, gpus = _totals(nodes, "CPU"), _totals(nodes, "GPU")
+        per_run = self.resources.cpus_per_run, self.gpus_per_run
+        self.capacity = sum(capacity(*has, *per_run) for has in zip(cpus, gpus, strict=True))
         self.workers = concurrency(self.wanted, self.capacity)
-        self.idle_gpus = 0 if self.resources.gpus_per_run else sum(gpus)
+        self.nodes = [
+            {"node": node["NodeName"], "workers": capacity(cpu, gpu, *per_run), "gpus": gpu}
+            for node, cpu, gpu in zip(nodes, cpus, gpus, strict=True)
+        ]
+        self.gpus = sum(gpus)
         parts = count(len(nodes), "Ray node"), count(sum(cpus), "CPU"), count(sum(gpus), "GPU")
         self.description = "on {} with {} and {}".format(*parts)
         return self.capacity
@@ -119,3 +136,12 @@ class RayCluster:
             f"Ray at {self.address} does not answer: {reason}. "
             "Is it running, and is RAY_AUTH_TOKEN the cluster's?"
         )
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """Return the nodes that are alive."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _totals(nodes: list[dict[str, Any]], kind: str) -> list[float]:
+    return [node["Resources"].get(kind, 0.0) for node in nodes]

@@ -4,6 +4,7 @@ This is the only place where an exception becomes a state. The checkpoint is on 
 epoch is in the Store, so every recorded epoch can be resumed from.
 """
 
+import gc
 import os
 import platform
 import subprocess
@@ -15,29 +16,53 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # the first optimizer loads it: here once for all workers that are forked
 from safetensors.torch import save as encode_weights
 
 from ressmooth import paths
-from ressmooth.config import METRICS, Epoch, RunConfig, parse
+from ressmooth.config import COSTS, METRICS, Epoch, RunConfig, parse
 from ressmooth.engines import Decision
 from ressmooth.errors import (
     CheckpointError,
     ConfigError,
+    DataChanged,
     RessmoothError,
     StaleAttempt,
     StorageError,
     StoreCorrupt,
     StoreUnreachable,
+    StudyBusy,
 )
-from ressmooth.store import Attempt, State, Store
+from ressmooth.plugins import restore
+from ressmooth.store import (
+    OUT_OF_MEMORY,
+    Attempt,
+    EpochRow,
+    RunRow,
+    State,
+    Store,
+    pruned_outcome,
+)
 from ressmooth.training import checkpoint
 from ressmooth.training.trainer import Trainer
 
+# What is loaded now stays: forked workers share its memory, and no process searches it for garbage
+# when it ends, which takes the fork server a second.
+gc.freeze()
+
 DRIVER = Path("/proc/driver/nvidia")
+NOT_ITS_FAULT = (
+    DataChanged,
+    StaleAttempt,
+    StorageError,
+    StoreCorrupt,
+    StoreUnreachable,
+    StudyBusy,
+)
 MAX_ERROR = 8_000  # characters of an error that are kept
 
-Recorded = tuple[Epoch, float]  # an epoch, and the best accuracy so far
-Report = Callable[[Epoch, float], Decision]
+Recorded = tuple[Epoch, float | None]  # an epoch, and the best value of the metric so far
+Report = Callable[[Epoch, float | None], Decision]
 
 
 def execute(store: Store, run_id: int, home: Path, report: Report) -> State:
@@ -54,32 +79,54 @@ def execute(store: Store, run_id: int, home: Path, report: Report) -> State:
 def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Decision, State]:
     """Train a run epoch by epoch. Yield each epoch once it is recorded. Return the run's state."""
     row = store.run(run_id)
-    config = parse(row.config)
+    plugins = restore(store.plugins(run_id))
+    config = parse(row.config, plugins)
     if config.device != "cpu":
         check_gpu()
     directory = paths.run_directory(home, row.uid)
     paths.make_directory(directory)
     attempt = store.claim(run_id, environment(config))
     try:
-        trainer = Trainer(config, home / "data")
+        trainer = Trainer(config, home / "data", plugins)
+        _check_data(store, attempt, trainer)
         _resume(trainer, store, run_id, directory)
         decision = yield from _train(trainer, store, attempt, directory)
         if decision == Decision.STOP:
-            store.release_run(run_id)
+            store.release_run(run_id, attempt)
             return State.WAITING
         if decision == Decision.PRUNE:
-            best = _best(trainer.curve)
-            store.finish_run(attempt, State.PRUNED, max_acc=best, seconds=_seconds(trainer))
+            store.finish_run(attempt, State.PRUNED, **pruned_outcome(trainer.curve))
             paths.remove_checkpoints(directory)
             return State.PRUNED
         return _finish(store, attempt, trainer, directory)
-    except (StaleAttempt, StoreUnreachable, StoreCorrupt, StorageError):
+    except NOT_ITS_FAULT:
         raise  # not the run's fault: it can be resumed
     except torch.AcceleratorError:
         raise  # this process has lost the device: another one retries
-    except Exception as error:
+    except torch.OutOfMemoryError:
+        if not row.needs_whole_gpu:
+            store.release_run(run_id, attempt, OUT_OF_MEMORY)
+            return State.WAITING
+        store.finish_run(attempt, State.FAILED, error=_out_of_memory(config))
+        return State.FAILED
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and not plugins.place(error, innermost=True):
+            raise  # Ray ends its workers so when their launcher is gone
         store.finish_run(attempt, State.FAILED, error=_reason(error))
         return State.FAILED
+
+
+def _check_data(store: Store, attempt: Attempt, trainer: Trainer) -> None:
+    """Refuse to resume a run with other data than it began with."""
+    if trainer.data_sha256 is None:
+        return
+    recorded = store.record_data(attempt, trainer.data_sha256)
+    if recorded != trainer.data_sha256:
+        raise DataChanged(
+            f"{trainer.config.dataset}: its content has changed since this run began "
+            f"(was {recorded[:12]}, is {trainer.data_sha256[:12]}); restore the files, or give the "
+            "study another name"
+        )
 
 
 def _train(
@@ -91,15 +138,11 @@ def _train(
     while epoch is not None:
         if epoch.epoch > attempt.last_epoch:
             _record(store, attempt, trainer, epoch, directory)
-        decision = yield epoch, _best(trainer.curve)
+        decision = yield epoch, trainer.best
         if decision != Decision.CONTINUE:
             return decision
         epoch = trainer.train_epoch()
     return Decision.CONTINUE
-
-
-def _best(curve: Sequence[Epoch]) -> float:
-    return max((epoch.val_acc for epoch in curve if epoch.val_acc is not None), default=0.0)
 
 
 def _resume(trainer: Trainer, store: Store, run_id: int, directory: Path) -> None:
@@ -135,6 +178,7 @@ def _finish(store: Store, attempt: Attempt, trainer: Trainer, directory: Path) -
         max_acc=result.max_acc,
         mean_acc=result.mean_acc,
         test_acc=result.test_acc,
+        metrics=result.metrics,
         weights_sha256=weights_sha256,
         seconds=_seconds(trainer),
     )
@@ -147,12 +191,19 @@ def best_weights(trainer: Trainer) -> bytes:
     return encode_weights({name: w.contiguous() for name, w in trainer.best_weights.items()})
 
 
+def _out_of_memory(config: RunConfig) -> str:
+    return (
+        f"{OUT_OF_MEMORY} with batch_size = {config.batch_size}, also with the GPU to itself; "
+        'use a smaller batch_size, a smaller network, or precision = "bf16"'
+    )
+
+
 def _seconds(trainer: Trainer) -> float:
     return sum(epoch.seconds for epoch in trainer.curve)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+def _reason(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
         return "out of memory"
     if isinstance(error, RessmoothError):
         return str(error)
@@ -168,7 +219,8 @@ def check_gpu() -> None:
     if assigned and DRIVER.exists() and not torch.cuda.is_available():
         raise ConfigError(
             f"CUDA_VISIBLE_DEVICES = {assigned}: there is a driver, but torch {torch.__version__} "
-            f"sees no GPU; is the driver new enough for CUDA {torch.version.cuda}? See nvidia-smi"
+            f"sees no GPU; is the driver new enough for CUDA {torch.version.cuda}? See nvidia-smi, "
+            "or train on CPUs: --set resources.gpus_per_run=0"
         )
 
 
@@ -178,6 +230,7 @@ def environment(config: RunConfig) -> dict[str, Any]:
     return {
         "host": platform.node(),
         "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES") if cuda else None,
         "threads": config.threads or torch.get_num_threads(),
         "versions": _versions(),
         "git_commit": _git_commit(),
@@ -201,20 +254,19 @@ def _git_commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def rerun(store: Store, run_id: int, home: Path) -> list[str]:
-    """Train a recorded run again. Return what differs, bit for bit."""
-    run = store.run(run_id)
-    if run.state != State.COMPLETE:
-        raise ConfigError(f"run {run_id} is {run.state}; only a complete run can be compared")
-    trainer = Trainer(parse(run.config), home / "data")
+def rerun(store: Store, run: RunRow, stored: Sequence[EpochRow], home: Path) -> list[str]:
+    """Train a complete run again. Return what differs from its stored curve, bit for bit."""
+    plugins = restore(store.plugins(run.id))
+    trainer = Trainer(parse(run.config, plugins), home / "data", plugins)
     while trainer.train_epoch() is not None:
         pass
-    stored = store.curve(run_id)
+    # an earlier version may not have measured all
+    measured = [name for name in METRICS if any(getattr(row, name) is not None for row in stored)]
     differing = [
         f"epoch {before.epoch}: {name} was {getattr(before, name)}, is {getattr(after, name)}"
         for before, after in zip(stored, trainer.curve, strict=False)
-        for name in ("epoch", *METRICS)
-        if name != "seconds" and getattr(before, name) != getattr(after, name)
+        for name in ("epoch", *measured)
+        if name not in COSTS and getattr(before, name) != getattr(after, name)
     ]
     if len(stored) != len(trainer.curve):
         differing.append(f"{len(stored)} epochs before, {len(trainer.curve)} now")

@@ -19,7 +19,8 @@ def test_a_study_trains_every_cell_with_every_seed(whole):
     assert query(home, "SELECT count(*) FROM epoch") == [(8 * EPOCHS,)]
     assert query(home, "SELECT DISTINCT state FROM trial") == [("complete",)]
     assert "sgd" in done.stdout and "laplace" in done.stdout
-    assert "next: ressmooth report tiny --out report" in done.stdout
+    assert f"next: ressmooth report tiny --out report --home {home}\n" in done.stderr
+    assert f"      ressmooth ui --home {home}\n" in done.stderr
     assert query(home, "SELECT count(*) FROM outbox WHERE sent_at IS NULL") == [(0,)]
 
 

@@ -1,11 +1,14 @@
 """Studies that are killed, stopped and resumed, on both engines."""
 
+import os
 import re
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
-from helpers.launch import CURVES, RESULTS, epochs_recorded, query, wait_for
+from helpers.launch import CURVES, RESULTS, TINY, command, epochs_recorded, query, wait_for
 
 SEARCH = """
 name = "search"
@@ -33,7 +36,7 @@ def test_a_killed_worker_is_replaced_and_its_run_resumes(engine, study, tmp_path
     assert "worker killed" in errors and "retry 1/3" in errors
     assert query(tmp_path, RESULTS) == query(undisturbed[0], RESULTS)
     assert query(tmp_path, CURVES) == query(undisturbed[0], CURVES)
-    assert "tracking events not delivered" in errors and 'run "ressmooth sync"' in errors
+    assert "not delivered" in errors and f"with: ressmooth sync --home {tmp_path}" in errors
 
 
 def test_workers_die_with_a_killed_launcher_and_the_study_resumes(
@@ -58,7 +61,11 @@ def test_workers_die_with_a_killed_launcher_and_the_study_resumes(
 
 @pytest.mark.parametrize(
     ("number", "code", "resumes_on"),
-    [(signal.SIGINT, 130, "same engine"), (signal.SIGTERM, 143, "other engine")],
+    [
+        (signal.SIGINT, 130, "same engine"),
+        (signal.SIGTERM, 143, "other engine"),
+        (signal.SIGHUP, 129, "same engine"),
+    ],
 )
 def test_a_stopped_study_says_how_to_resume_and_either_engine_resumes_it(
     engine, local_engine, ray_engine, study, tmp_path, undisturbed, number, code, resumes_on
@@ -68,9 +75,10 @@ def test_a_stopped_study_says_how_to_resume_and_either_engine_resumes_it(
     launcher.send_signal(number)
     _, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == code
+    assert errors.startswith("starting ") and "\nstopping after this epoch" in errors
     resume = re.search(r"Resume with: (.+)", errors).group(1)
     option = " --engine ray" if engine.name == "ray" else ""
-    assert resume == f"python -m ressmooth.study {study} --home {tmp_path}{option}"
+    assert resume == f"ressmooth study {study}{option} --workers 2 --home {tmp_path}"
     assert query(tmp_path, "SELECT count(*) FROM run WHERE state = 'running'") == [(0,)]
     assert query(tmp_path, "SELECT max(failures) FROM run") == [(0,)]
     assert query(tmp_path, "SELECT holder_pid FROM study") == [(None,)]
@@ -79,6 +87,38 @@ def test_a_stopped_study_says_how_to_resume_and_either_engine_resumes_it(
     assert resuming.launch(study, tmp_path).returncode == 0
     assert query(tmp_path, RESULTS) == query(undisturbed[0], RESULTS)
     assert query(tmp_path, CURVES) == query(undisturbed[0], CURVES)
+
+
+def test_a_study_ends_in_order_when_its_terminal_is_closed(study, tmp_path):
+    """The kernel sends SIGHUP to all its processes, and writing to the terminal fails."""
+    home = tmp_path / "home"
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.environ["MLFLOW_TRACKING_URI"] = "http://127.0.0.1:9"
+        os.execv(sys.executable, command(study, home, "--workers", "2"))
+    epochs_recorded(home, 3)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 129
+    assert query(home, "SELECT DISTINCT state FROM study") == [("stopped",)]
+    assert query(home, "SELECT count(*) FROM run WHERE state = 'running'") == [(0,)]
+    assert query(home, "SELECT max(failures) FROM run") == [(0,)]
+
+
+def test_nohup_ignores_that_the_terminal_is_closed(study, tmp_path, undisturbed):
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    launcher = subprocess.Popen(
+        ["nohup", *command(study, tmp_path, "--workers", "2")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    epochs_recorded(tmp_path, 3)
+    os.killpg(launcher.pid, signal.SIGHUP)
+    assert launcher.communicate(timeout=120)[0] == undisturbed[1].stdout
+    assert launcher.returncode == 0
+    assert query(tmp_path, "SELECT max(attempt) FROM run") == [(1,)]
 
 
 def test_a_second_signal_does_not_wait_for_the_epoch(engine, study, tmp_path):
@@ -93,6 +133,24 @@ def test_a_second_signal_does_not_wait_for_the_epoch(engine, study, tmp_path):
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert workers and alive == []
     assert query(tmp_path, "SELECT count(*) FROM run WHERE state = 'running'") == [(0,)]
+
+
+@pytest.mark.parametrize("deleted", ["results.db", "the home"])
+def test_a_database_deleted_under_a_study_is_said_to_be_gone(engine, study, tmp_path, deleted):
+    study.write_text(TINY.format(epochs=1000))
+    home = tmp_path / "home"
+    launcher = engine.start(study, home, "--workers", "2")
+    epochs_recorded(home, 3)
+    if deleted == "the home":
+        home.rename(tmp_path / "elsewhere")  # at once, while workers write
+    else:
+        (home / "results.db").unlink()
+    launcher.send_signal(signal.SIGINT)
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 6
+    assert "results.db is gone" in errors and "is lost unless you move it back" in errors
+    assert "nothing is lost" not in errors and "kept" not in errors and "Traceback" not in errors
+    assert home.exists() == (deleted == "results.db") and not (home / "results.db").exists()
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,10 @@ from helpers.launch import (
     workers_of,
 )
 
+from ressmooth.formatting import count
+
+CORES = len(os.sched_getaffinity(0))
+
 
 @pytest.fixture(autouse=True)
 def no_mlflow(monkeypatch):
@@ -89,6 +93,24 @@ def test_a_stop_that_reaches_the_workers_too_is_no_failure_of_theirs(study, tmp_
 
 
 @pytest.mark.slow
+def test_ctrl_c_while_workers_start_is_acknowledged_and_interrupts_no_import(study, tmp_path):
+    """A terminal sends it to the launcher and to all that it has started."""
+    launcher = subprocess.Popen(
+        command(study, tmp_path, "--workers", "2"),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert launcher.stderr.readline() == "starting 2 workers\n"
+    wait_for(lambda: len(psutil.Process(launcher.pid).children()) == 2)  # with the fork server
+    os.killpg(launcher.pid, signal.SIGINT)
+    assert launcher.stderr.readline().startswith("stopping after this epoch")
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130 and "Traceback" not in errors
+    assert "Resume with: " in errors
+
+
+@pytest.mark.slow
 def test_a_spent_time_budget_trains_nothing_more(tmp_path):
     file = tmp_path / "hours.toml"
     file.write_text(
@@ -97,7 +119,7 @@ def test_a_spent_time_budget_trains_nothing_more(tmp_path):
         dataset = "digits"
         fraction = 0.2
         epochs = 1
-        search = { sampler = "random", hours = 1e-4 }
+        search = { sampler = "random", hours = 1e-3 }
         [arms.smooth]
         b = { low = 0.1, high = 1.0 }
         """
@@ -124,7 +146,7 @@ def test_a_home_that_cannot_be_made_is_named(study, tmp_path):
     (tmp_path / "file").write_text("")
     done = invoke(study, tmp_path / "file" / "home")
     assert done.exit_code == 2
-    assert "Cannot create" in done.stderr and "a file is in the way" in done.stderr
+    assert f"{tmp_path / 'file'} is a file" in done.stderr
 
 
 def test_another_question_under_the_same_name_is_refused(study, undisturbed):
@@ -145,8 +167,11 @@ def test_dry_run_creates_nothing_and_counts(study, tmp_path):
 
 
 def test_dry_run_estimates_from_similar_runs(study, undisturbed):
-    done = invoke(study, undisturbed[0], "--dry-run")
-    assert "from recorded epochs of similar runs" in done.stdout
+    done = invoke(study, undisturbed[0], "--dry-run", "--set", "seeds=3")
+    assert (
+        "8 of them done" in done.stdout
+        and "of training, from recorded epochs of similar runs" in done.stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +179,11 @@ def test_dry_run_estimates_from_similar_runs(study, undisturbed):
     [
         (["--workers", "0"], "--workers 0"),
         (["--workers", "many"], "--workers many"),
-        (["--set", "device=cuda"], "resources.gpus_per_run"),
+        (["--set", "device=cuda"], "resources.gpus_per_run = 'auto', and there are 0 GPUs"),
+        (
+            ["--set", "device=cuda", "--set", "resources.gpus_per_run=0"],
+            "resources.gpus_per_run = 0.0, and there are",
+        ),
         (["--set", "epochz=3"], "did you mean 'epochs'"),
         (["--set", "arms.sgd.lr=-1"], "arms.sgd.lr"),
         (["--set", "nonsense"], "nonsense"),
@@ -185,12 +214,35 @@ def test_without_ray_its_engine_says_how_to_install_it(study, tmp_path):
 def test_a_warning_names_gpus_that_stay_idle(study, engine, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    options = ["--dry-run", "--engine", engine]
-    warned = invoke(study, tmp_path, *options)
+    options = ["--dry-run", "--engine", engine, "--set"]
+    warned = invoke(study, tmp_path, *options, "resources.gpus_per_run=0")
     assert warned.exit_code == 0 and "2 GPUs stay idle" in warned.stderr
-    for setting in ("resources.gpus_per_run=1", "device=cpu"):
-        quiet = invoke(study, tmp_path, *options, "--set", setting)
+    for setting in ("resources.gpus_per_run=1", "resources.gpus_per_run=auto", "device=cpu"):
+        quiet = invoke(study, tmp_path, *options, setting)
         assert (quiet.exit_code, quiet.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+@pytest.mark.parametrize(
+    "visible, options, workers, meaning",
+    [
+        ("0,1", [], 2, "is 1 here: a GPU for each run"),
+        ("0,1", ["--set", "device=cuda"], 2, "is 1 here: a GPU for each run"),
+        ("", [], CORES, "is 0 here: runs train on CPUs"),
+        ("0,1", ["--set", "device=cpu"], CORES, "is 0 here: runs train on CPUs"),
+        ("0,1", ["--set", "resources.gpus_per_run=0.5"], 4, None),
+    ],
+)
+def test_the_plan_says_what_auto_means(
+    study, engine, visible, options, workers, meaning, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    done = invoke(study, tmp_path, "--dry-run", "--engine", engine, *options)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.count('resources.gpus_per_run = "auto"') == (meaning is not None)
+    text = " ".join(done.stdout.split())
+    assert f"{count(workers, 'worker')} " in text and (meaning or "") in text
 
 
 @pytest.mark.parametrize("engine", ["local", "optuna", "ray"])

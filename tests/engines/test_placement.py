@@ -1,8 +1,16 @@
 import os
 
 import pytest
+from helpers.nvml import BROKEN, MISSING, Nvml
 
-from ressmooth.engines.placement import capacity, concurrency, slots, visible_gpus
+from ressmooth.engines import placement
+from ressmooth.engines.placement import (
+    capacity,
+    concurrency,
+    gpus_per_run,
+    slots,
+    visible_gpus,
+)
 from ressmooth.errors import ConfigError
 from ressmooth.spec import Resources
 
@@ -31,8 +39,23 @@ def test_with_a_fraction_workers_share_gpus_once_each_gpu_has_one(gpus_of_slots)
 
 
 def test_whole_gpus_are_never_shared(gpus_of_slots):
-    assert gpus_of_slots(gpus_per_run=1, gpus=["a", "b"]) == [("a",), ("b",)]
+    named = ["GPU-a", "MIG-b"]
+    assert gpus_of_slots(gpus_per_run=1, gpus=named) == [("GPU-a",), ("MIG-b",)]
     assert gpus_of_slots(gpus_per_run=2, gpus=["0", "1", "2", "3", "4"]) == [("0", "1"), ("2", "3")]
+
+
+def test_auto_is_a_gpu_for_each_run_or_the_cpu(gpus_of_slots):
+    assert gpus_of_slots(gpus=["0", "1"]) == [("0",), ("1",)]
+    assert gpus_of_slots(gpus=[]) == [()] * 8
+    assert gpus_of_slots(gpus_per_run="auto", gpus=["5"]) == [("5",)]
+
+
+@pytest.mark.parametrize(
+    "given, gpus, expected",
+    [("auto", 4.0, 1), ("auto", 0, 0), (0, 4, 0), (0.25, 0, 0.25), (2.0, 1, 2)],
+)
+def test_only_auto_depends_on_what_is_there(given, gpus, expected):
+    assert gpus_per_run(Resources(gpus_per_run=given), gpus) == expected
 
 
 def test_a_missing_gpu_is_an_error_that_names_the_setting(gpus_of_slots):
@@ -44,13 +67,47 @@ def test_more_workers_than_the_gpus_have_capacity_for_are_refused(gpus_of_slots)
     with pytest.raises(ConfigError, match="room for 2"):
         gpus_of_slots(workers=3, gpus_per_run=0.5, gpus=["0"])
     assert len(gpus_of_slots(workers=2, gpus_per_run=0.25, gpus=["0"])) == 2
+    with pytest.raises(ConfigError, match="at 1 per run have room for 1; a smaller resources.gpus"):
+        gpus_of_slots(workers=2, gpus=["0"])
 
 
-def test_only_gpus_visible_to_this_process_count(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    assert visible_gpus() == ["2", "5"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert visible_gpus() == []
+@pytest.mark.parametrize(
+    "chosen, expected",
+    [
+        ("2,5", ["2", "5"]),
+        ("", []),
+        (" 1, GPU-8a ", ["1", "GPU-8a"]),
+        ("0,-1,1", ["0"]),  # CUDA ignores what follows an invalid name
+        ("NoDevFiles", []),  # Slurm, for a job without GPUs
+    ],
+)
+def test_only_gpus_visible_to_this_process_count(chosen, expected, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert visible_gpus() == expected
+
+
+@pytest.mark.parametrize(
+    "nvml, in_kernel, devices, expected",
+    [
+        (Nvml(2), 2, True, ["0", "1"]),
+        (Nvml(1), 0, False, ["0"]),  # Windows' subsystem for Linux
+        (MISSING, 0, False, []),
+        (MISSING, 2, False, []),  # a container that was given no GPU
+        (BROKEN, 2, True, ["0", "1"]),  # runs must fail then, not train on the CPU
+    ],
+)
+def test_gpus_are_those_that_a_process_can_use(
+    nvml, in_kernel, devices, expected, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    nvml.install(monkeypatch)
+    for number in range(in_kernel):
+        (tmp_path / "gpus" / str(number)).mkdir(parents=True)
+    if devices:
+        (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(placement, "KERNEL_GPUS", tmp_path / "gpus")
+    monkeypatch.setattr(placement, "CONTROL", tmp_path / "nvidiactl")
+    assert visible_gpus() == expected
 
 
 @pytest.mark.parametrize(
@@ -69,8 +126,7 @@ def test_only_gpus_visible_to_this_process_count(monkeypatch):
 def test_a_nodes_capacity_is_limited_by_its_cpus_and_its_gpus(
     cpus, gpus, cpus_per_run, gpus_per_run, expected
 ):
-    resources = Resources(cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run)
-    assert capacity(cpus, gpus, resources) == expected
+    assert capacity(cpus, gpus, cpus_per_run, gpus_per_run) == expected
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ RESULTS = """
 
 
 @pytest.fixture(scope="module")
-def nodes(ray_token):
+def nodes():
     """A head without room for runs, and two nodes with a logical GPU each.
 
     The tests share it. Those that kill a node or the head come last.
@@ -128,6 +128,28 @@ def test_the_plan_says_what_the_cluster_has_room_for(cluster, study, tmp_path):
         done.stdout
     )
     assert not home.exists()
+
+
+@pytest.mark.slow
+def test_auto_is_a_gpu_for_each_run_if_the_cluster_has_any(cluster, study, tmp_path):
+    options = ["--engine", "ray", "--dry-run", "--set", "resources.gpus_per_run=auto", "--set"]
+    done = launch(study, tmp_path, *options, "device=auto")
+    assert done.returncode == 0, done.stderr
+    assert "2 workers on 3 Ray nodes with 8 CPUs and 2 GPUs" in done.stdout
+    assert "is 1 here: a GPU for each run" in done.stdout
+    done = launch(study, tmp_path, *options, "device=cpu")
+    assert "8 workers" in done.stdout and "is 0 here: runs train on CPUs" in done.stdout
+
+
+@pytest.mark.slow
+def test_without_gpus_in_the_cluster_auto_is_the_cpu(ray_cluster, study, tmp_path):
+    environment = {**os.environ, "RAY_ADDRESS": ray_cluster.address}
+    options = ["--engine", "ray", "--dry-run", "--set", "resources.gpus_per_run=auto"]
+    done = launch(study, tmp_path, *options, env=environment)
+    assert done.returncode == 0 and "is 0 here: runs train on CPUs" in done.stdout, done.stderr
+    refused = launch(study, tmp_path, *options, "--set", "device=cuda", env=environment)
+    assert refused.returncode == 2
+    assert "resources.gpus_per_run = 'auto', and there are 0 GPUs" in refused.stderr
 
 
 @pytest.mark.slow

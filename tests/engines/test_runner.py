@@ -1,6 +1,8 @@
 """One run against a real store: recording, resuming, pruning and failing."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from ressmooth.engines import Decision, runner
 from ressmooth.errors import ConfigError, StaleAttempt
 from ressmooth.search.planner import Planner
 from ressmooth.training.checkpoint import sha256
+from ressmooth.training.measures import Measures
 from ressmooth.training.trainer import Trainer
 
 
@@ -130,7 +133,9 @@ def test_nan_and_inf_are_never_recorded(
 
     def broken(self, *arguments):
         measured = list(measure(self, *arguments))
-        if len(self.curve) == 1:  # in the second epoch
+        if len(self.curve) == 1 and isinstance(measured[position], Measures):
+            measured[position] = measured[position]._replace(accuracy=value)
+        elif len(self.curve) == 1:  # in the second epoch
             measured[position] = value
         return measured
 
@@ -145,7 +150,6 @@ def test_nan_and_inf_are_never_recorded(
 @pytest.mark.parametrize(
     "error, reason",
     [
-        (torch.OutOfMemoryError("CUDA out of memory"), "out of memory"),
         (MemoryError(), "out of memory"),
         (RuntimeError("a bug in a model"), "RuntimeError: a bug in a model"),
     ],
@@ -158,6 +162,31 @@ def test_an_exception_becomes_a_failed_run(store, waiting, tmp_path, monkeypatch
     monkeypatch.setattr(Trainer, "train_epoch", fail)
     assert runner.execute(store, run_id, tmp_path, always_continue) == "failed"
     assert store.run(run_id).error.strip().splitlines()[-1] == reason
+
+
+def test_a_run_out_of_gpu_memory_is_retried_once_with_the_gpu_to_itself(
+    store, waiting, tmp_path, monkeypatch
+):
+    def fail(self):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    run_id = waiting(batch_size=64)
+    monkeypatch.setattr(Trainer, "train_epoch", fail)
+    assert not store.run(run_id).needs_whole_gpu
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "waiting"
+    row = store.run(run_id)
+    assert row.needs_whole_gpu and row.state == "waiting"
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "failed"
+    row = store.run(run_id)
+    assert not row.needs_whole_gpu
+    assert row.error.startswith("CUDA out of memory with batch_size = 64, also with the GPU to")
+
+
+def test_a_retry_with_the_gpu_to_itself_ends_as_any_run(store, waiting, tmp_path, monkeypatch):
+    run_id = waiting()
+    store.release_run(run_id, store.claim(run_id, {}), "CUDA out of memory")
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "complete"
+    assert store.run(run_id).error is None
 
 
 def test_a_long_error_is_shortened(store, waiting, tmp_path, monkeypatch):
@@ -195,3 +224,32 @@ def test_a_stale_attempt_writes_nothing(store, waiting, tmp_path):
         runner.execute(store, run_id, tmp_path, replaced)
     assert len(store.curve(run_id)) == 1
     assert store.run(run_id).state == "waiting"
+
+
+def test_a_worker_that_is_told_to_exit_leaves_its_run_to_be_resumed(store, waiting, tmp_path):
+    """Ray raises SystemExit in a worker whose launcher is gone."""
+    run_id = waiting()
+
+    def interrupted(self, number):
+        raise SystemExit(1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_train", interrupted)
+        with pytest.raises(SystemExit):
+            runner.execute(store, run_id, tmp_path, always_continue)
+    assert store.run(run_id).state == "running"
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "complete"
+
+
+def test_the_first_run_of_a_worker_imports_nothing_heavy(tmp_path):
+    """What it needs is loaded once, in the process that workers are forked from."""
+    code = (
+        "import sys; from pathlib import Path; import ressmooth.engines.runner\n"
+        "from ressmooth.config import parse; from ressmooth.training.trainer import Trainer\n"
+        "before = set(sys.modules)\n"
+        "Trainer(parse({'dataset': 'digits', 'epochs': 1}), Path(sys.argv[1])).train_epoch()\n"
+        "print(len(set(sys.modules) - before) < 20, 'sklearn' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "True False\n", done.stderr

@@ -1,0 +1,82 @@
+"""Stop at epoch ends on Ctrl-C, SIGTERM, and SIGHUP when a terminal closes."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, repeat
+
+from ressmooth.engines import GRACE
+from ressmooth.engines.progress import EventLog
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPING = f"stopping after this epoch, {GRACE:g} s at most; Ctrl-C again to stop now"
+STOPPING_NOW = "stopping now"
+
+
+class Stopped(BaseException):
+    """A signal has arrived while nothing was training."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
+
+
+def raise_stopped(signal_number: int, _: object) -> None:
+    raise Stopped(signal_number)
+
+
+@contextmanager
+def on_signal(handle: Callable[[int, object], None]) -> Iterator[None]:
+    """Handle signals. SIGHUP stays ignored where it was, as under nohup."""
+
+    terminals = [number for number in (0, 1, 2) if os.isatty(number)]  # a closed one is none
+
+    def call(signal_number: int, frame: object) -> None:
+        if signal_number == signal.SIGHUP:
+            _leave(terminals)
+        handle(signal_number, frame)
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handled = [n for n in SIGNALS if n != signal.SIGHUP or before[n] != signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, call)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
+
+
+def _leave(terminals: list[int]) -> None:
+    """Write to nowhere. The terminal is gone, and writing to it would raise errors."""
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for descriptor in terminals:
+        os.dup2(devnull, descriptor)
+    os.close(devnull)
+
+
+@contextmanager
+def acknowledge_signals(view: EventLog) -> Iterator[None]:
+    """Show at once that a signal arrived.
+
+    A thread does it. A handler would have to wait until Ray's C++ code returns, and could not
+    print, because the main thread may hold rich's lock.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def acknowledge() -> None:
+        texts = chain([STOPPING], repeat(STOPPING_NOW))
+        while number := os.read(reader, 1):
+            if ord(number) in SIGNALS:
+                view.notify(next(texts))
+        os.close(reader)
+
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=acknowledge, daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)  # ends the thread

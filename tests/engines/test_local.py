@@ -1,0 +1,54 @@
+"""Which worker gets which run, without processes."""
+
+from types import SimpleNamespace
+
+from ressmooth.engines.local import LocalEngine, Worker
+
+CLOSED = SimpleNamespace(started=lambda *_: None)
+
+
+class Slot(Worker):
+    """A worker without a process."""
+
+    def __init__(self, number, gpus):
+        self.number, self.gpus, self.run = number, gpus, None
+
+    def send(self, message):
+        pass
+
+
+def engine(runs, *gpus):
+    """Return an engine with a worker per tuple of GPUs, and these runs to start."""
+    made = object.__new__(LocalEngine)
+    made.pool = [Slot(number, each) for number, each in enumerate(gpus)]
+    queue = iter([SimpleNamespace(id=i, needs_whole_gpu=whole) for i, whole in enumerate(runs)])
+    made.scheduler = SimpleNamespace(next=lambda: next(queue, None))
+    made.view, made.pending = CLOSED, None
+    return made
+
+
+def started(engine):
+    engine._start_runs()
+    return [worker.run and worker.run.id for worker in engine.pool]
+
+
+def test_workers_share_a_gpu():
+    assert started(engine([False, False], ("0",), ("0",))) == [0, 1]
+
+
+def test_a_run_that_needs_the_gpu_to_itself_waits_for_its_neighbours_to_end():
+    two = engine([False, True, False], ("0",), ("0",))
+    assert started(two) == [0, None]
+    assert started(two) == [0, None]
+    two.pool[0].run = None
+    assert started(two) == [1, None]  # and the other place stays empty
+    two.pool[0].run = None
+    assert started(two) == [2, None]
+
+
+def test_another_gpu_that_is_free_takes_it():
+    assert started(engine([False, True, False], ("0",), ("0",), ("1",))) == [0, None, 1]
+
+
+def test_runs_on_a_cpu_are_no_neighbours():
+    assert started(engine([False, True], (), ())) == [0, 1]

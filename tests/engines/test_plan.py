@@ -1,0 +1,61 @@
+"""The plan of a recorded study."""
+
+import re
+from contextlib import closing
+
+import pytest
+from helpers import specs
+from helpers.planning import drain, finish
+
+from ressmooth.engines.local import LocalEngine
+from ressmooth.engines.plan import plan
+from ressmooth.search.planner import Planner
+from ressmooth.store import default_url, open_store
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Return a function that lets a planner act on a study in `tmp_path`."""
+
+    def act(spec, action):
+        with closing(open_store(default_url(tmp_path))) as store:
+            action(Planner(store, store.open_study(spec), spec))
+
+    return act
+
+
+def searched(trials, **search):
+    arms = {"smooth": {"b": {"low": 0.1, "high": 1.0}, "layers": {"grid": [1, 2]}}}
+    search = {"sampler": "random", "trials": trials, **search}
+    return specs.study(arms, seeds=3, epochs=9, search=search)
+
+
+def counts(spec, home):
+    text = plan(spec, LocalEngine(spec.resources, 1), home, None, "")
+    return re.search(r"CPU: (.*)\.$", text, re.MULTILINE)[1]
+
+
+def test_a_new_study_is_counted_per_arm(tmp_path):
+    assert counts(searched(5), tmp_path) == "15 runs in about 15 rounds"
+
+
+def test_a_study_with_more_trials_than_planned_is_done(tmp_path, record):
+    record(searched(4), drain)
+    text = "12 runs, 12 of them done, in about 0 rounds"
+    assert counts(searched(4), tmp_path) == text
+    assert counts(searched(2), tmp_path) == text
+
+
+def test_a_pruned_trial_counts_with_the_runs_that_it_has(tmp_path, record):
+    spec = searched(2, pruner="asha")
+    record(spec, lambda planner: finish(planner, planner.next(), "pruned"))
+    assert counts(spec, tmp_path) == "at most 4 runs, 1 of them done, in about 3 rounds"
+    record(spec, drain)
+    assert counts(spec, tmp_path) == "4 runs, 4 of them done, in about 0 rounds"
+
+
+def test_the_plan_names_the_rungs(tmp_path):
+    spec = searched(2, pruner="asha")
+    assert "after 1, 3 of 9 epochs" in plan(
+        spec, LocalEngine(spec.resources, 1), tmp_path, None, ""
+    )
