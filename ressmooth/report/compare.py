@@ -1,4 +1,4 @@
-"""Compare arms: which did best, does it beat SGD, and does that agree with the paper?
+"""Compare arms: which did best, does it beat the reference, and does that agree with the paper?
 
 Arms are compared where their condition is the same: data set, network, fraction and cell of
 [grid]. Each arm is represented by the configuration that the study's own rule selected.
@@ -9,15 +9,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from ressmooth.errors import ConfigError
+from ressmooth.errors import ConfigError, did_you_mean
+from ressmooth.report.measure import MEASURES, Measure
 from ressmooth.report.paper import method_of, problem, published_for
+from ressmooth.report.reference import other_differences, reference_for
 from ressmooth.report.stats import Difference, Sample, difference
 from ressmooth.store import PublishedFigure, State, Store, StudyRow, TrialRow, Winner
-
-# Settings that an arm should share with its reference. The second group applies to arms with the
-# same optimizer.
-SHARED = ("augmentation", "output", "reduction", "epochs", "batch_size", "schedule", "precision")
-SHARED_BY_OPTIMIZER = ("lr", "momentum")
 
 
 class Confirmation(StrEnum):
@@ -39,7 +36,7 @@ class Ordering(StrEnum):
 
 @dataclass(frozen=True)
 class ArmResult:
-    """An arm's selected configuration under one condition, and its accuracies by seed."""
+    """An arm's selected configuration under one condition, and its figures by seed."""
 
     study: str
     name: str
@@ -49,17 +46,24 @@ class ArmResult:
     method: str | None  # the paper's name
     trial: int
     runs: tuple[int, ...]
-    tried: int  # complete trials, from which this was selected
+    trials: dict[State, int]  # trials of the search by state
     value: float  # by which it was selected
     confirmation: Confirmation
-    is_fresh: bool  # the accuracies are of seeds that were not used for selection
+    is_fresh: bool  # the figures are of seeds that were not used for selection
     failed: int  # seeds without a result
     samples: dict[str, Sample]  # by statistic; the one that selects is first
     label: str  # the arm's name, preceded by the study's if there are several
+    measure: Measure  # of the study's metric
+    named: str | None  # the arm that the study names as its reference
 
     @property
     def selecting_sample(self) -> Sample:
         return next(iter(self.samples.values()))
+
+    @property
+    def tried(self) -> int:
+        """The complete trials, from which this one was selected."""
+        return self.trials[State.COMPLETE]
 
     @property
     def searched(self) -> dict[str, Any]:
@@ -69,12 +73,12 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Line:
-    """An arm in a comparison by one statistic. Differences are in percentage points."""
+    """An arm in a comparison by one statistic. Differences are in the metric's unit."""
 
     arm: ArmResult
     sample: Sample
     published: PublishedFigure | None
-    reference: ArmResult | None = None  # the SGD arm that it is compared with
+    reference: ArmResult | None = None  # the arm that it is compared with
     difference: Difference | None = None
     paper_difference: float | None = None  # between the paper's figures for the arm and for SGD
 
@@ -107,6 +111,10 @@ class Comparison:
     tests: int  # number of tests that p-values and intervals are corrected for
 
     @property
+    def measure(self) -> Measure:
+        return self.lines[0].arm.measure
+
+    @property
     def has_paper(self) -> bool:
         return any(line.paper is not None for line in self.lines)
 
@@ -115,17 +123,21 @@ class Comparison:
         return [line for line in self.lines if line.difference is not None]
 
 
-def arm_results(study: StudyRow, winners: Sequence[Winner]) -> list[ArmResult]:
-    """Return the arms of a study that have a complete trial, in the order of the study.
+def arm_results(
+    study: StudyRow, winners: Sequence[Winner], reference: str | None = None
+) -> list[ArmResult]:
+    """Return the arms of a study that have a complete trial, in the order of the study file.
+
+    `reference` replaces the reference that the study names.
 
     Fresh seeds are reported only where all arms of a condition have them. Comparing one arm's
     fresh seeds with seeds that selected the other would be unfair.
     """
-    objective = study.spec["search"].get("objective", "max")
+    position = {name: number for number, name in enumerate(study.spec["arms"])}
     unconfirmed = [w.trial.condition for w in winners if _confirmation(w) != Confirmation.FRESH]
     return [
-        _arm_result(study.name, winner, winner.trial.condition not in unconfirmed, objective)
-        for winner in winners
+        _arm_result(study, winner, winner.trial.condition not in unconfirmed, reference)
+        for winner in sorted(winners, key=lambda winner: position[winner.trial.arm])
     ]
 
 
@@ -138,12 +150,14 @@ def _confirmation(winner: Winner) -> Confirmation:
     return Confirmation.FRESH if State.COMPLETE in states else Confirmation.FAILED
 
 
-def _arm_result(study: str, winner: Winner, is_fresh: bool, objective: str) -> ArmResult:
+def _arm_result(
+    study: StudyRow, winner: Winner, is_fresh: bool, reference: str | None
+) -> ArmResult:
     selected = winner.trial
     shown = winner.confirmation if is_fresh and winner.confirmation else selected
     config = {key: value for key, value in selected.runs[0].config.items() if key != "seed"}
     return ArmResult(
-        study=study,
+        study=study.name,
         name=selected.arm,
         condition=selected.condition,
         params=selected.params,
@@ -151,24 +165,32 @@ def _arm_result(study: str, winner: Winner, is_fresh: bool, objective: str) -> A
         method=method_of(config),
         trial=shown.id,
         runs=tuple(run.id for run in shown.runs if run.state == State.COMPLETE),
-        tried=winner.tried,
+        trials=winner.states,
         value=selected.value or 0.0,
         confirmation=_confirmation(winner),
         is_fresh=is_fresh,
         failed=sum(run.state == State.FAILED for run in shown.runs),
-        samples=samples(shown, objective),
+        samples=samples(shown, study.spec["search"].get("objective", "max")),
         label=selected.arm,
+        measure=measure_of(selected),
+        named=reference or study.spec.get("reference"),
     )
 
 
+def measure_of(trial: TrialRow) -> Measure:
+    """Return the measure of the metric that selects. Earlier versions had only accuracy."""
+    return MEASURES[trial.runs[0].config.get("metric", "accuracy")]
+
+
 def samples(trial: TrialRow, objective: str) -> dict[str, Sample]:
-    """Return a trial's accuracies by statistic, the one that selects first."""
+    """Return a trial's figures by statistic, the one that selects first."""
     names = ["max", "mean"] if objective == "max" else ["mean", "max"]
     if trial.runs[0].config["selection"] == "holdout":
-        names = ["test"]  # validation accuracy has selected the epoch
+        names = ["test"]  # the validation set has selected the epoch
+    metric = measure_of(trial).name
     complete = [run for run in trial.runs if run.state == State.COMPLETE]
     found = {
-        name: {run.seed: v for run in complete if (v := getattr(run, f"{name}_acc")) is not None}
+        name: {run.seed: v for run in complete if (v := run.result(metric, name)) is not None}
         for name in names
     }
     return {name: Sample(by_seed) for name, by_seed in found.items() if by_seed}
@@ -179,20 +201,31 @@ def conditions(rows: Iterable[ArmResult | TrialRow]) -> list[dict[str, Any]]:
     return list({str(row.condition): row.condition for row in rows}.values())
 
 
-def compare_studies(store: Store, studies: Iterable[StudyRow]) -> list[Comparison]:
-    return compare_arms(store, [a for s in studies for a in arm_results(s, store.winners(s.id))])
+def compare_studies(
+    store: Store, studies: Iterable[StudyRow], reference: str | None = None
+) -> list[Comparison]:
+    """Compare the arms of studies with `reference`, or with the reference of each study."""
+    found = [arm_results(s, store.winners(s.id), reference) for s in studies]
+    arms = [arm for each in found for arm in each]
+    if reference is not None and arms:
+        _check_known("reference", [reference], [arm.name for arm in arms])
+    return compare_arms(store, arms)
 
 
 def compare_arms(store: Store, arms: Sequence[ArmResult]) -> list[Comparison]:
-    """Return one comparison per condition and statistic. Arms of several studies may share one."""
+    """Return one comparison per condition, metric and statistic.
+
+    Arms of several studies may share one.
+    """
     published = store.published_figures(problem(arm.condition) for arm in arms)
     if len({arm.study for arm in arms}) > 1:
         arms = [replace(arm, label=f"{arm.study}: {arm.name}") for arm in arms]
-    groups: dict[tuple[str, str], list[ArmResult]] = {}
+    groups: dict[tuple[str, str, str], list[ArmResult]] = {}
     for arm in arms:
         for statistic in arm.samples:
-            groups.setdefault((repr(sorted(arm.condition.items())), statistic), []).append(arm)
-    return [_comparison(group, statistic, published) for (_, statistic), group in groups.items()]
+            key = repr(sorted(arm.condition.items())), arm.measure.name, statistic
+            groups.setdefault(key, []).append(arm)
+    return [_comparison(group, statistic, published) for (*_, statistic), group in groups.items()]
 
 
 def _comparison(
@@ -207,36 +240,12 @@ def _comparison(
             lines.append(Line(arm, sample, figure))
             continue
         tested = difference(sample, reference.samples[statistic], tests)
-        sgd = published_for(reference, statistic, published)
+        # the paper compares its methods with SGD only
+        is_as_published = reference.method == "sgd" and arm.method != "sgd"
+        sgd = published_for(reference, statistic, published) if is_as_published else None
         gain = None if figure is None or sgd is None else figure.value - sgd.value
         lines.append(Line(arm, sample, figure, reference, tested, gain))
     return Comparison(arms[0].condition, statistic, lines, tests)
-
-
-def reference_for(arm: ArmResult, arms: Iterable[ArmResult]) -> ArmResult | None:
-    """Return the SGD arm to compare with: of the same study if possible, then the most similar,
-    then the best. None for SGD itself."""
-    if arm.method == "sgd":
-        return None
-    return max(
-        (other for other in arms if other.method == "sgd"),
-        key=lambda sgd: (sgd.study == arm.study, -len(other_differences(arm, sgd)), sgd.value),
-        default=None,
-    )
-
-
-def other_differences(arm: ArmResult, reference: ArmResult) -> list[str]:
-    """Return the settings, apart from the method and those tuned for both, that differ.
-
-    They could explain a difference in accuracy.
-    """
-    same_optimizer = arm.config["optimizer"] == reference.config["optimizer"]
-    return [
-        key
-        for key in (*SHARED, *(SHARED_BY_OPTIMIZER if same_optimizer else ()))
-        if arm.config[key] != reference.config[key]
-        and not (key in arm.params and key in reference.params)
-    ]
 
 
 def nearest(comparison: Comparison) -> list[list[tuple[Line, float]]]:
@@ -246,8 +255,9 @@ def nearest(comparison: Comparison) -> list[list[tuple[Line, float]]]:
     for line in comparison.tested:
         assert line.reference is not None
         own, sgd = line.from_paper, distances[line.reference.trial]
-        if own is None or sgd is None or other_differences(line.arm, line.reference):
+        if line.paper_difference is None or other_differences(line.arm, line.reference):
             continue
+        assert own is not None and sgd is not None
         group = readings.setdefault((line.arm.study, line.arm.method or ""), [])
         group.append((line, (abs(own) + abs(sgd)) / 2))
     return [sorted(group, key=lambda r: r[1]) for group in readings.values() if len(group) > 1]
@@ -282,7 +292,8 @@ def _check_known(option: str, values: Sequence[Any], known: Sequence[Any]) -> No
     for value in values:
         if value not in known:
             names = ", ".join(str(each) for each in dict.fromkeys(known))
-            raise ConfigError(f"--{option} {value}: no such {option} here; known: {names}")
+            hint = did_you_mean(str(value)[:64], map(str, known))
+            raise ConfigError(f"--{option} {value}: no such {option} here{hint}; known: {names}")
 
 
 def _filter_arms(table: Comparison, names: Sequence[str]) -> Comparison:

@@ -6,10 +6,12 @@ from statistics import median
 
 from ressmooth.formatting import duration
 from ressmooth.report.compare import ArmResult, conditions
-from ressmooth.report.verdicts import condition_text, decimal
+from ressmooth.report.measure import decimal
+from ressmooth.report.reference import reference_or_itself
+from ressmooth.report.verdicts import condition_text
 from ressmooth.store import EpochRow, TrialRow
 
-HEAD = ("arm", "condition", "runs", "epochs", "time", "s per epoch", "ratio to SGD")
+HEAD = ("arm", "condition", "runs", "epochs", "time", "s per epoch")
 
 Curves = Mapping[int, Sequence[EpochRow]]  # by run
 
@@ -24,7 +26,7 @@ class Cost:
     epochs: int
     seconds: float  # of all runs, whatever their state
     seconds_per_epoch: float | None  # median over the selected configuration
-    ratio: float | None  # of seconds_per_epoch to SGD's
+    ratio: float | None  # of seconds_per_epoch to the reference's
 
     @property
     def row(self) -> list[str]:
@@ -52,8 +54,10 @@ def _cost(trials: Sequence[TrialRow], arms: Sequence[ArmResult], curves: Curves)
     name, condition = trials[0].arm, trials[0].condition
     runs = [run for trial in trials for run in trial.runs]
     compared = [arm for arm in arms if arm.condition == condition]
-    own = _seconds_per_epoch([arm for arm in compared if arm.name == name], curves)
-    sgd = _seconds_per_epoch([arm for arm in compared if arm.method == "sgd"], curves)
+    selected = [arm for arm in compared if arm.name == name]
+    references = [reference_or_itself(arm, compared) for arm in selected]
+    own = _seconds_per_epoch(selected, curves)
+    base = _seconds_per_epoch(list(filter(None, references)), curves)
     return Cost(
         arm=name,
         condition=condition_text(condition),
@@ -61,7 +65,7 @@ def _cost(trials: Sequence[TrialRow], arms: Sequence[ArmResult], curves: Curves)
         epochs=sum(run.last_epoch for run in runs),
         seconds=sum(run.seconds or 0.0 for run in runs),
         seconds_per_epoch=own,
-        ratio=own / sgd if own and sgd else None,
+        ratio=own / base if own and base else None,
     )
 
 

@@ -1,17 +1,15 @@
-"""Export a study: every epoch as a flat CSV or JSON table, or its trials as Optuna studies."""
+"""Export a study: its trials as Optuna studies."""
 
-import csv
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
-from ressmooth.search.sampler import TRIAL_STATES, distribution
+from ressmooth.config import values_of
+from ressmooth.search.sampler import TRIAL_STATES, direction, distribution
 from ressmooth.spec import StudySpec, read_stored
 from ressmooth.store import EpochRow, State, Store, StudyRow, TrialRow
 
@@ -19,37 +17,6 @@ APPLICATION_ID = b"ress"  # in the header of the SQLite files that we write
 LOG_RATIO = 100.0  # a grid that spans at least this ratio gets a logarithmic axis
 
 Space = dict[str, BaseDistribution]
-
-
-def write_epochs(store: Store, study: StudyRow, form: str, out: TextIO) -> None:
-    """Write one row per epoch, as "csv" or "json"."""
-    rows = list(_epochs(store, study))
-    if form == "json":
-        json.dump(rows, out, indent=1)
-        out.write("\n")
-        return
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-
-
-def _epochs(store: Store, study: StudyRow) -> Iterator[dict[str, Any]]:
-    for trial in store.trials(study.id):
-        for run in trial.runs:
-            head = {
-                "study": study.name,
-                "arm": trial.arm,
-                "trial": trial.id,
-                "run": run.id,
-                "seed": run.seed,
-                "state": run.state,
-                **{f"param.{key}": value for key, value in trial.params.items()},
-            }
-            for epoch in store.curve(run.id):
-                row = {**head, **asdict(epoch), "recorded_at": epoch.recorded_at.isoformat()}
-                del row["checkpoint_sha256"]
-                yield row
 
 
 def write_optuna(store: Store, study: StudyRow, path: Path) -> None:
@@ -60,10 +27,10 @@ def write_optuna(store: Store, study: StudyRow, path: Path) -> None:
     for arm in spec.arms:
         space = distributions(spec, arm)
         name = f"{study.name} {arm}"
-        exported = optuna.create_study(study_name=name, direction="maximize", storage=storage)
-        for trial in trials:
-            if trial.arm == arm:
-                exported.add_trial(_optuna_trial(trial, space, store.curve(trial.runs[0].id)))
+        exported = optuna.create_study(study_name=name, direction=direction(spec), storage=storage)
+        for trial in [each for each in trials if each.arm == arm]:
+            values = _values(spec, store.curve(trial.runs[0].id))
+            exported.add_trial(_optuna_trial(trial, space, values))
     with storage.engine.begin() as connection:
         connection.exec_driver_sql(f"PRAGMA application_id = {int.from_bytes(APPLICATION_ID)}")
     storage.engine.dispose()
@@ -78,20 +45,27 @@ def is_optuna_export(path: Path) -> bool:
     return header[68:72] == APPLICATION_ID  # https://sqlite.org/fileformat.html
 
 
-def optuna_study(trials: Sequence[TrialRow], space: Space) -> optuna.Study:
+def optuna_study(spec: StudySpec, trials: Sequence[TrialRow], space: Space) -> optuna.Study:
     """Return complete trials of one arm as an Optuna study with the parameters of `space`."""
-    study = optuna.create_study(direction="maximize")
+    study = optuna.create_study(direction=direction(spec))
     study.add_trials([_optuna_trial(trial, space) for trial in trials])
     return study
 
 
-def _optuna_trial(trial: TrialRow, space: Space, curve: Sequence[EpochRow] = ()) -> FrozenTrial:
+def _values(spec: StudySpec, curve: Sequence[EpochRow]) -> dict[int, float]:
+    """Return the study's metric by epoch."""
+    return {epoch.epoch: value for epoch in curve for value in values_of([epoch], spec.metric)}
+
+
+def _optuna_trial(
+    trial: TrialRow, space: Space, values: Mapping[int, float] | None = None
+) -> FrozenTrial:
     return optuna.trial.create_trial(
         state=TRIAL_STATES[trial.state],
         params={name: trial.params[name] for name in space},
         distributions=space,
         value=trial.value,
-        intermediate_values={e.epoch: e.val_acc for e in curve if e.val_acc is not None},
+        intermediate_values=dict(values or {}),
         user_attrs={"trial": trial.id},
     )
 

@@ -1,37 +1,32 @@
-"""Figures of a study, one panel each, drawn from rows of the Store; and pictures of the method."""
+"""Figures of a study, one panel each, drawn from rows of the Store."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import optuna
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from ressmooth.report.compare import ArmResult, Comparison, conditions, samples
+from ressmooth.formatting import settings
+from ressmooth.report.compare import ArmResult, Comparison, conditions, measure_of, samples
 from ressmooth.report.cost import Cost, Curves
 from ressmooth.report.export import Space, complete_trials, optuna_study, varied_parameters
-from ressmooth.report.style import INK, Draw, colour, dash, legend, marker
+from ressmooth.report.measure import Measure, capitalised
+from ressmooth.report.style import INK, Draw, colour, dash, legend, marker, scale_logarithmically
 from ressmooth.report.verdicts import condition_text
 from ressmooth.spec.schema import StudySpec
-from ressmooth.store import TrialRow
+from ressmooth.store import State, TrialRow
 
-ZOOM = 20.0  # points of accuracy that a learning curve shows
-CURVES = {  # column of an epoch -> label
-    "val_acc": "validation accuracy (%)",
-    "train_loss": "training loss",
-    "val_loss": "validation loss",
-}
+ZOOM = 20.0  # points of a metric in % that a learning curve shows
+LOSSES = {"train_loss": "training loss", "val_loss": "validation loss"}  # column -> label
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
-# Values that the pictures of the method show
-ALPHAS = (0.25, 0.5, 1.0, 2.0, 4.0)
-SCALES = (0.25, 0.5, 0.75, 1.0)
-WIDTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # the paper's b
-MU = 0.75
+MIN_TRIALS = 10  # complete trials from which importances are estimated
 
 Numbers = Mapping[str, int]  # arm -> number of its colour, the same in all panels
 
@@ -43,10 +38,13 @@ class Panel:
     draw: Draw
 
 
-def accuracy_by_width(
+def metric_by_width(
     comparison: Comparison, trials: Sequence[TrialRow], numbers: Numbers
 ) -> Panel | None:
-    """Draw accuracy against b, with SGD as a line. Return None if no arm has several widths."""
+    """Draw the metric against b, with the reference as a line.
+
+    Return None if no arm has several widths.
+    """
     by_arm = {}
     for arm in dict.fromkeys(trial.arm for trial in trials):
         tried = [t for t in complete_trials(trials, arm) if t.condition == comparison.condition]
@@ -57,18 +55,23 @@ def accuracy_by_width(
     condition, statistic = condition_text(comparison.condition), comparison.statistic
     widths = [trial.params["b"] for tried in by_arm.values() for trial in tried]
     step = (max(widths) - min(widths)) / 80
+    references = {
+        line.reference.name: line.reference for line in comparison.lines if line.reference
+    }
+    measure = comparison.measure
+    what = f"{measure.word(statistic)} {measure.label}"
 
     def draw(axes: Axes) -> None:
         for position, (arm, tried) in enumerate(by_arm.items()):
             _draw_widths(axes, numbers[arm], arm, tried, statistic, offset=position * step)
-        for line in comparison.lines:
-            if line.arm.method == "sgd":
-                _draw_reference(axes, line.arm, trials, statistic)
-        axes.set(xlabel="width b", ylabel=f"{statistic} accuracy (%)", title=condition)
+        for reference in references.values():
+            _draw_reference(axes, reference, trials, statistic)
+        ylabel = f"{measure.word(statistic)} {measure.axis}"
+        axes.set(xlabel="width b", ylabel=ylabel, title=condition)
         legend(axes)
 
     caption = (
-        f"{statistic.capitalize()} accuracy against b, {condition}, one point per configuration. "
+        f"{capitalised(what)} against b, {condition}, one point per configuration. "
         "All are means over the seeds of the search, even if fresh seeds are reported. Bars and "
         "band show one standard deviation; a single seed has none."
     )
@@ -81,21 +84,22 @@ def _draw_widths(
     """Draw one point per configuration. Offsets keep the bars of different arms apart."""
     in_order = sorted(trials, key=lambda trial: float(trial.params["b"]))
     points = [(trial.params["b"], samples(trial, "max")[statistic]) for trial in in_order]
-    is_grid = len({b for b, _ in points}) == len(points)
+    # a line connects neighbours only if nothing else varies between them
+    is_curve = len({settings({**t.params, "b": None}) for t in trials}) == 1 and len(points) < 20
     axes.errorbar(
         [b + offset for b, _ in points],
         [sample.mean for _, sample in points],
         [sample.sd or 0.0 for _, sample in points],
         color=colour(number),
         marker=marker(number),
-        linestyle=dash(number) if is_grid and len(points) < 20 else "none",
+        linestyle=dash(number) if is_curve else "none",
         capsize=3,
         label=arm,
     )
 
 
 def _draw_reference(axes: Axes, arm: ArmResult, trials: Sequence[TrialRow], statistic: str) -> None:
-    """Draw SGD's selected trial, with the seeds of the search like the points."""
+    """Draw the reference's selected trial, with the seeds of the search like the points."""
     selected = next(
         trial
         for trial in complete_trials(trials, arm.name)
@@ -112,25 +116,36 @@ def learning_curves(
     arms: Sequence[ArmResult], curves: Curves, condition: str, numbers: Numbers
 ) -> list[Panel]:
     """Draw the selected configurations: means over seeds, with bands of one standard deviation."""
+    measure = arms[0].measure
 
     def panel(column: str, label: str) -> Panel:
         def draw(axes: Axes) -> None:
             for arm in arms:
                 _draw_band(axes, numbers[arm.name], arm, curves, column)
-            if column == "val_acc":  # arms differ in the last points
-                low, high = axes.get_ylim()
-                axes.set_ylim(bottom=max(low, high - ZOOM))
+            if label.endswith("(%)"):
+                _zoom(axes, measure)
             else:
-                axes.set_yscale("log")
+                scale_logarithmically(axes)
             axes.set(xlabel="epoch", ylabel=label, title=condition)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             legend(axes)
 
         seeds = ", ".join(f"{arm.name} n = {len(arm.runs)}" for arm in arms)
-        what = f"{label.capitalize()} by epoch, {condition}"
+        what = f"{capitalised(label)} by epoch, {condition}"
         caption = f"{what}: mean and standard deviation over seeds ({seeds})."
         return Panel(f"curve-{column}-{_slug(condition)}", caption, draw)
 
-    return [panel(column, label) for column, label in CURVES.items()]
+    columns = {measure.metric.column: f"validation {measure.axis}", **LOSSES}
+    return [panel(column, label) for column, label in columns.items()]
+
+
+def _zoom(axes: Axes, measure: Measure) -> None:
+    """Show the best points, where arms differ."""
+    low, high = axes.get_ylim()
+    if measure.metric.is_higher_better:
+        axes.set_ylim(bottom=max(low, high - ZOOM))
+    else:
+        axes.set_ylim(top=min(high, low + ZOOM))
 
 
 def _draw_band(axes: Axes, number: int, arm: ArmResult, curves: Curves, column: str) -> None:
@@ -151,57 +166,109 @@ def _draw_band(axes: Axes, number: int, arm: ArmResult, curves: Curves, column: 
         axes.fill_between(epochs, low, high, color=shade, alpha=0.2, linewidth=0)
 
 
-def search_panels(spec: StudySpec, trials: Sequence[TrialRow]) -> list[Panel]:
-    """Draw, per condition and arm, parameter importances and parallel coordinates."""
+def search_panels(spec: StudySpec, trials: Sequence[TrialRow], numbers: Numbers) -> list[Panel]:
+    """Draw the history of sampled searches, parameter importances and parallel coordinates."""
     panels, trained = [], conditions(trials)
+    sampled = [trial for trial in trials if spec.arms[trial.arm].space and trial.confirms is None]
+    for condition in conditions(sampled):
+        searched = [trial for trial in sampled if trial.condition == condition]
+        panels.append(_history(condition_text(condition), searched, numbers))
     for condition, arm in product(trained, spec.arms):
         complete = [t for t in complete_trials(trials, arm) if t.condition == condition]
         space = varied_parameters(spec, arm, complete)
         title = arm if len(trained) == 1 else f"{arm}, {condition_text(condition)}"
-        if len(space) > 1 and len(complete) > 3 and len({t.value for t in complete}) > 1:
-            panels.append(_importances(title, complete, space))
+        is_estimable = len(complete) >= MIN_TRIALS and len({t.value for t in complete}) > 1
+        if len(space) > 1 and is_estimable:
+            panels.append(_importances(title, spec, complete, space))
         if space:
             panels.append(_parallel_coordinates(title, complete, space))
     return panels
 
 
-def _importances(title: str, trials: Sequence[TrialRow], space: Space) -> Panel:
+def _history(condition: str, trials: Sequence[TrialRow], numbers: Numbers) -> Panel:
+    """Draw all trials of each arm in their order, and the best value so far."""
+    measure = measure_of(trials[0])
+    by_arm = {
+        arm: list(enumerate((t for t in trials if t.arm == arm), start=1))
+        for arm in dict.fromkeys(trial.arm for trial in trials)
+    }
+
+    def draw(axes: Axes) -> None:
+        for arm, numbered in by_arm.items():
+            style: Any = {"color": colour(numbers[arm]), "linestyle": "none"}
+            complete = [(x, t.value) for x, t in numbered if t.state == State.COMPLETE]
+            ended = [(x, t.runs[0]) for x, t in numbered if t.state == State.PRUNED]
+            pruned = [(x, run.result(measure.name, "max")) for x, run in ended]
+            axes.plot(*_xy(pruned), marker="x", alpha=0.6, **style)
+            axes.plot(*_xy(complete), marker=marker(numbers[arm]), label=arm, **style)
+            x, values = _xy(complete)
+            best = list(accumulate(values, lambda *both: max(both, key=measure.score)))
+            axes.step(x, best, where="post", color=style["color"])
+        axes.set(xlabel="trial", ylabel=measure.axis, title=condition)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        legend(axes)
+
+    caption = (
+        f"Trials in the order of the search, {condition}. The line is the best mean over seeds so "
+        "far. Crosses are pruned trials, with their first seed's best "
+        f"{measure.label} until then."
+    )
+    return Panel(f"history-{_slug(condition)}", caption, draw)
+
+
+def _xy(points: Sequence[tuple[int, float | None]]) -> tuple[list[int], list[float]]:
+    known = [(x, y) for x, y in points if y is not None]
+    return [x for x, _ in known], [y for _, y in known]
+
+
+def _importances(title: str, spec: StudySpec, trials: Sequence[TrialRow], space: Space) -> Panel:
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    study = optuna_study(trials, space)
+    study = optuna_study(spec, trials, space)
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
 
     def draw(axes: Axes) -> None:
         _draw_bars(axes, found, "%.2f", height=0.8)
         axes.set(xlabel="share of the variance (fANOVA)", xlim=(0, 1.12), title=title)
 
-    caption = f"{title}: importance of each parameter for the accuracy, over {len(trials)} trials."
+    caption = (
+        f"{title}: importance of each parameter for the {measure_of(trials[0]).label}, "
+        f"estimated from {len(trials)} "
+        "complete trials. Such an estimate is rough: take it as a hint."
+    )
     return Panel(f"importances-{_slug(title)}", caption, draw)
 
 
 def _parallel_coordinates(title: str, trials: Sequence[TrialRow], space: Space) -> Panel:
-    accuracies = [trial.value or 0.0 for trial in trials]
+    measure = measure_of(trials[0])
+    scores = [measure.score(trial.value or 0.0) for trial in trials]
     columns = [_Column(name, [t.params[name] for t in trials], d) for name, d in space.items()]
-    columns.append(_Column("accuracy", accuracies, None))
+    columns.append(_Column(measure.label, [t.value or 0.0 for t in trials], None, measure.places))
 
     def draw(axes: Axes) -> None:
-        best = max(accuracies)
-        for number in np.argsort(accuracies):  # the best on top
+        best, worst = max(scores), min(scores)
+        for number in np.argsort(scores):  # the best on top
             heights = [column.heights[number] for column in columns]
-            if accuracies[number] == best:
+            if scores[number] == best:
                 axes.plot(heights, color=colour(1), linewidth=2.0)
             else:
-                alpha = 0.2 + 0.6 * heights[-1]
+                alpha = 0.2 + 0.6 * (scores[number] - worst) / (best - worst)
                 axes.plot(heights, color=colour(0), linewidth=1.2, alpha=alpha)
         for x, column in enumerate(columns):
             axes.axvline(x, color=INK, linewidth=0.8)
             for height, text in column.marks:
-                axes.annotate(text, (x, height), (4, 0), textcoords="offset points", va="center")
-        axes.set_xticks(range(len(columns)), [column.name for column in columns])
+                offset = (3, 14 * (height - 0.5))  # beyond the lines, which end at 0 and 1
+                axes.annotate(text, (x, height), offset, textcoords="offset points", va="center")
+        names = [column.name for column in columns]
+        slanted: Any = {"rotation": 25, "ha": "right"} if len(names) > 4 else {}
+        axes.set_xticks(range(len(names)), names, **slanted)
         axes.set(title=title, yticks=[], xlim=(-0.1, len(columns) - 0.55))
         axes.grid(visible=False)
         axes.spines[["left", "bottom"]].set_visible(False)
 
-    caption = f"{title}: all {len(trials)} trials. Stronger lines are better; the best is orange."
+    caption = (
+        f"{title}: all {len(trials)} complete trials. Stronger lines are better; the best is "
+        "orange."
+    )
     return Panel(f"parallel-{_slug(title)}", caption, draw)
 
 
@@ -209,7 +276,11 @@ class _Column:
     """An axis of parallel coordinates: values as heights in [0, 1], and labelled marks."""
 
     def __init__(
-        self, name: str, values: Sequence[Any], distribution: BaseDistribution | None
+        self,
+        name: str,
+        values: Sequence[Any],
+        distribution: BaseDistribution | None,
+        places: int = 0,
     ) -> None:
         self.name = name
         if isinstance(distribution, CategoricalDistribution):
@@ -221,7 +292,7 @@ class _Column:
         is_log = getattr(distribution, "log", False)
         heights = np.log(values) if is_log else np.array(values, float)
         low, high = heights.min(), heights.max()
-        form = "{:.2f}" if distribution is None else "{:.3g}"
+        form = f"{{:.{places}f}}" if distribution is None else "{:.3g}"
         if low == high:
             self.heights = [0.5] * len(values)
             self.marks = [(0.5, form.format(values[0]))]
@@ -271,43 +342,3 @@ def _draw_bars(
 
 def _slug(text: str) -> str:
     return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in text).split())
-
-
-def sigmoids() -> list[Draw]:
-    """Draw kappa = s / (1 + exp(-alpha d~)) for several alpha and for several s."""
-
-    def draw(axes: Axes, title: str, curves: Sequence[tuple[float, float, str]]) -> None:
-        residual = np.linspace(-4, 4, 201)
-        for number, (scale, alpha, label) in enumerate(curves):
-            kappa = scale / (1 + np.exp(-alpha * residual))
-            axes.plot(residual, kappa, color=colour(number), label=label)
-        axes.set(xlabel="normalised residual d̃", ylabel="diffusivity κ", ylim=(-0.03, 1.03))
-        axes.set_title(title)
-        axes.legend(loc="upper left")
-
-    by_alpha = [(1.0, alpha, f"α = {alpha:g}") for alpha in ALPHAS]
-    by_scale = [(scale, 1.0, f"s = {scale:g}") for scale in SCALES]
-    return [
-        lambda axes: draw(axes, "local: steepness α, at s = 1", by_alpha),
-        lambda axes: draw(axes, "global: scale s, at α = 1", by_scale),
-    ]
-
-
-def annealings(laplace: Sequence[float] = WIDTHS, logistic: Sequence[float] = WIDTHS) -> list[Draw]:
-    """Draw both curves of the scale over training, each for several widths b."""
-    import torch  # which no other figure needs
-
-    from ressmooth.smoothing import Laplace, Logistic
-
-    def draw(axes: Axes, kind: type[Laplace] | type[Logistic], widths: Sequence[float]) -> None:
-        progress = torch.linspace(0, 1, 501, dtype=torch.float64)
-        for number, b in enumerate(widths):
-            axes.plot(progress, kind(MU, b)(progress), color=colour(number), label=f"b = {b:g}")
-        axes.set(xlabel="fraction of training", ylabel="scale s", ylim=(-0.03, 1.03))
-        axes.set_title(f"{kind.__name__}, peak at μ = {MU:g}")
-        axes.legend(loc="upper left")
-
-    return [lambda axes: draw(axes, Laplace, laplace), lambda axes: draw(axes, Logistic, logistic)]
-
-
-PICTURES = {"annealing": annealings, "sigmoid": sigmoids}

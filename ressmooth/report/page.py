@@ -8,17 +8,20 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from ressmooth import __version__
-from ressmooth.formatting import count, duration, settings
-from ressmooth.report import cost, figures, paper, style, tables, verdicts
+from ressmooth.formatting import count, duration, glue, settings
+from ressmooth.report import cost, figures, paper, pictures, style, tables, verdicts
 from ressmooth.report.compare import arm_results, by_selecting_statistic, compare_arms, conditions
 from ressmooth.report.figures import Panel
+from ressmooth.report.measure import MEASURES, capitalised
 from ressmooth.report.paper_tables import PaperTables
-from ressmooth.report.tables import Sheet
+from ressmooth.report.reference import reference_name
+from ressmooth.report.sheet import Sheet, as_markdown
 from ressmooth.spec import read_stored
 from ressmooth.store import Store, StudyRow
 
 MAX_WIDTHS = 6  # curves in a picture of the annealing
 MAX_NAME = 60  # characters of a panel's name that its file name keeps
+PAPER_COST = " The paper reports 1.67 times SGD's time for ResNet56 and 1.25 times for DenseNet."
 PAGES = {"page.html": "index.html", "page.md": "report.md"}  # template -> file
 
 Section = tuple[str, str, list[Panel]]  # title, text, panels
@@ -37,10 +40,17 @@ class Report:
         self.notes = verdicts.notes(self.comparisons, against_paper=has_paper)
         self.sheets = list(tables.sheets(self.comparisons, against_paper=has_paper))
         published = store.published_figures(paper.problem(trial.condition) for trial in self.trials)
-        self.paper_tables = PaperTables(published, self.arms, self.trials).tables()
+        self.measure = MEASURES[self.spec.metric]
+        is_published = self.measure.name == "accuracy"
+        self.paper_tables = (
+            PaperTables(published, self.arms, self.trials).tables() if is_published else []
+        )
         self.curves = {run: store.curve(run) for arm in self.arms for run in arm.runs}
         self.costs = cost.costs(self.trials, self.arms, self.curves)
-        self.cost_sheet = Sheet("Time and cost per arm", cost.HEAD, [c.row for c in self.costs])
+        rows = [each.row for each in self.costs]
+        self.reference = reference_name(line for table in self.comparisons for line in table.lines)
+        head = (*cost.HEAD, f"ratio to {self.reference}")
+        self.cost_sheet = Sheet("Time and cost per arm", head, rows, details=(1,))
         self._numbers = {arm: number for number, arm in enumerate(self.spec.arms)}
 
     @property
@@ -48,13 +58,18 @@ class Report:
         """Verdicts by the statistic that selects. The other statistics are in the tables."""
         if found := verdicts.verdict_sentences(by_selecting_statistic(self.comparisons)):
             return found
-        missing = "other" if any(arm.method == "sgd" for arm in self.arms) else "SGD"
-        return [f"Nothing was compared with SGD: no {missing} arm is complete."]
+        named, names = self.spec.reference, [arm.name for arm in self.arms]
+        if named and named not in names:
+            return [f"Nothing was compared with {named}: no trial of it is complete."]
+        first = "SGD" if any(arm.method == "sgd" for arm in self.arms) else names[0]
+        return [f"Nothing was compared with {named or first}: no other arm is complete."]
 
     @property
     def runs_sheet(self) -> Sheet:
         """All runs, so that each number can be traced to its row."""
-        head = ("arm", "configuration", "trial", "run", "seed", "state", "max", "mean", "test")
+        statistics = ("max", "mean", "test")
+        head = ("arm", "configuration", "trial", "run", "seed", "state")
+        figures = tuple(map(self.measure.word, statistics))
         rows = [
             [
                 trial.arm if trial.confirms is None else f"{trial.arm} (confirms {trial.confirms})",
@@ -63,13 +78,13 @@ class Report:
                 str(run.id),
                 str(run.seed),
                 run.state,
-                *map(verdicts.decimal, (run.max_acc, run.mean_acc, run.test_acc)),
+                *(self.measure.number(run.result(self.measure.name, s)) for s in statistics),
                 (run.weights_sha256 or "–")[:12],
             ]
             for trial in self.trials
             for run in trial.runs
         ]
-        return Sheet("Runs", (*head, "weights"), rows)
+        return Sheet("Runs", (*head, *figures, "weights"), rows, details=(1,))
 
     @property
     def provenance(self) -> list[str]:
@@ -83,6 +98,9 @@ class Report:
         versions = dict.fromkeys(
             f"{name} {version}" for run in runs for name, version in (run.versions or {}).items()
         )
+        plugins = self.spec.plugins.files
+        hashed = [run for run in runs if run.data_sha256]
+        data = dict.fromkeys((run.config["dataset"], run.data_sha256) for run in hashed)
         fresh = f", {self.spec.confirm} fresh ones for confirmation" if self.spec.confirm else ""
         lines = [
             ", ".join(f"{count(n, 'run')} {state}" for state, n in states.items()),
@@ -90,6 +108,8 @@ class Report:
             f"{count(self.spec.seeds, 'seed')} per trial{fresh}",
             ", ".join(versions),
             f"commit {', '.join(commits)}" if commits else "",
+            *(f"plug-in {plugin.file}, SHA-256 {plugin.sha256}" for plugin in plugins),
+            *(f"{name}, SHA-256 {sha256}" for name, sha256 in data),
             f"started {self.study.created_at:%Y-%m-%d %H:%M} UTC, study {self.study.uid}",
             f"report by ressmooth {__version__}",
         ]
@@ -98,26 +118,25 @@ class Report:
     @property
     def sections(self) -> list[Section]:
         widths = [
-            figures.accuracy_by_width(table, self.trials, self._numbers)
-            for table in self.comparisons
+            figures.metric_by_width(table, self.trials, self._numbers) for table in self.comparisons
         ]
         sections: list[Section] = [
             (
-                "Accuracy against the width b",
-                "Every configuration of the search, compared with SGD.",
+                f"{capitalised(self.measure.label)} against the width b",
+                f"Every configuration of the search, compared with {self.reference}.",
                 list(filter(None, widths)),
             ),
             ("Learning curves", "The selected configuration of each arm.", self._learning_curves()),
             (
                 "The search",
-                "Importances need at least two parameters that vary and four complete trials with "
-                "different accuracies.",
-                figures.search_panels(self.spec, self.trials),
+                "Importances need at least two parameters that vary and "
+                f"{figures.MIN_TRIALS} complete trials with different values.",
+                figures.search_panels(self.spec, self.trials, self._numbers),
             ),
             (
                 "Time and cost",
-                "Wall-clock time, which includes the effect of other load on the machine. The "
-                "paper reports 1.67 times SGD's time for ResNet56 and 1.25 times for DenseNet.",
+                "Wall-clock time, which includes the effect of other load on the machine."
+                + (PAPER_COST if self.reference == "SGD" else ""),
                 figures.cost_panels(self.costs),
             ),
             ("The method", "The curves that the arms' parameters control.", self._method()),
@@ -140,8 +159,8 @@ class Report:
             ("annealing-1", "Scale over training, laplace."),
             ("annealing-2", "Scale over training, logistic."),
         ]
-        annealings = figures.annealings(self._widths("laplace"), self._widths("logistic"))
-        draws = [*figures.sigmoids(), *annealings]
+        annealings = pictures.annealings(self._widths("laplace"), self._widths("logistic"))
+        draws = [*pictures.sigmoids(), *annealings]
         return [Panel(*names, draw) for names, draw in zip(captions, draws, strict=True)]
 
     def _widths(self, distribution: str) -> Sequence[float]:
@@ -149,7 +168,7 @@ class Report:
         configs = [trial.runs[0].config for trial in self.trials]
         kind = ("smoothing", distribution)
         widths = sorted({c["b"] for c in configs if (c["method"], c["distribution"]) == kind})
-        return widths if 0 < len(widths) <= MAX_WIDTHS else figures.WIDTHS
+        return widths if 0 < len(widths) <= MAX_WIDTHS else pictures.WIDTHS
 
 
 def is_report(path: Path) -> bool:
@@ -158,7 +177,7 @@ def is_report(path: Path) -> bool:
 
 
 def write(report: Report, directory: Path) -> None:
-    """Write index.html, report.md, figures/*.png, comparison.csv and comparison.json."""
+    """Write index.html, report.md, figures/*.svg, comparison.csv and comparison.json."""
     (directory / "figures").mkdir(parents=True, exist_ok=True)
     numbers = itertools.count(1)
     sections = [
@@ -169,7 +188,7 @@ def write(report: Report, directory: Path) -> None:
     environment = Environment(
         loader=loader, autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["markdown"] = tables.markdown_table
+    environment.filters |= {"markdown": as_markdown, "glue": glue}
     for template, name in PAGES.items():
         page = environment.get_template(template)
         text = page.render(report=report, sections=sections, paper_runs=paper.SEEDS)
@@ -179,9 +198,8 @@ def write(report: Report, directory: Path) -> None:
 
 
 def _draw(panel: Panel, number: int, directory: Path) -> dict[str, str]:
-    """Save a panel as PNG. Return what the pages show of it."""
+    """Save a panel as SVG. Return what the pages show of it."""
     name = f"{number:02d}-{panel.name[:MAX_NAME]}"  # the number keeps cut names apart
-    figure = style.picture(panel.draw)
-    style.save(figure, directory / "figures" / f"{name}.png")
-    svg = style.inline_svg(figure, name)
-    return {"name": name, "caption": panel.caption, "svg": svg}
+    svg = style.svg(style.picture(panel.draw), name)
+    (directory / "figures" / f"{name}.svg").write_text(style.on_white(svg))
+    return {"name": name, "caption": panel.caption, "svg": style.in_page(svg)}

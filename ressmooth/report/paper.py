@@ -48,7 +48,7 @@ def problem(condition: Mapping[str, Any]) -> "Problem":
 def published_for(
     arm: "ArmResult", statistic: str, published: Iterable["PublishedFigure"]
 ) -> "PublishedFigure | None":
-    """Return the paper's figure for the arm's method.
+    """Return the paper's figure for the arm's method. Its figures are accuracies.
 
     That is the figure at the arm's weight decay if that is fixed and was published, and otherwise
     the best one, since the arm's own configuration is its best.
@@ -56,7 +56,8 @@ def published_for(
     rows = [
         row
         for row in published
-        if row.problem == problem(arm.condition)
+        if arm.measure.name == "accuracy"
+        and row.problem == problem(arm.condition)
         and (row.method, row.statistic) == (arm.method, STATISTICS[statistic])
     ]
     if "weight_decay" not in arm.searched:

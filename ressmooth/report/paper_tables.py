@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ressmooth.report.compare import ArmResult, conditions, samples
+from ressmooth.report.measure import MEASURES
 from ressmooth.report.paper import STATISTICS, method_of, problem
 from ressmooth.report.stats import Sample
-from ressmooth.report.verdicts import mean_and_sd
 from ressmooth.spec.schema import PROBLEM
 from ressmooth.store import PublishedFigure, State, TrialRow
 
@@ -62,14 +62,18 @@ class PaperTables:
     ) -> list[Cell]:
         fresh = any(arm.is_fresh for arm in self.arms if arm.condition == condition)
         found = [(*self._ours(c, condition, statistic), paper) for c, paper in values.items()]
-        best = max((s.mean for s, is_fresh, _ in found if s and is_fresh == fresh), default=None)
+        means = [s.mean for s, is_fresh, _ in found if s and is_fresh == fresh]
+        best = max(means, default=None)
         return [
             Cell(
-                ours=mean_and_sd(sample) if sample else "–",
+                ours=MEASURES["accuracy"].mean_and_sd(sample) if sample else "–",
                 n=sample.n if sample else 0,
                 has_selected=sample is not None and fresh and not is_fresh,
                 paper=f"{paper:.2f}",
-                is_best=sample is not None and is_fresh == fresh and sample.mean == best,
+                is_best=sample is not None
+                and is_fresh == fresh
+                and sample.mean == best
+                and means.count(best) == 1,
             )
             for sample, is_fresh, paper in found
         ]

@@ -1,7 +1,8 @@
 """Statistics of a few seeds: intervals, differences, and how many seeds would decide.
 
 All of it is Student's t. The interval of a difference excludes 0 exactly when its p is below 5 %,
-because both have the same Bonferroni correction for the number of comparisons.
+because both have the same Bonferroni correction for the number of comparisons. SciPy is imported
+where it is needed, because that takes a quarter of a second; scipy.stats would take two.
 """
 
 from bisect import bisect_left
@@ -9,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
 from statistics import fmean
-
-from scipy.special import nctdtr, stdtr, stdtrit  # scipy.stats takes two seconds to load
 
 LEVEL = 0.05
 MIN_SEEDS = 3  # of a test: in paper-table2-eighth, p = 0.034 with two seeds became 0.24 with three
@@ -66,6 +65,8 @@ def difference(ours: Sample, reference: Sample, comparisons: int = 1) -> Differe
     spread, error, freedom = _paired(ours, reference) if is_paired else _welch(ours, reference)
     if error < ROUNDING:  # a constant difference would be certain after two seeds
         return Difference(mean)
+    from scipy.special import stdtr
+
     level = LEVEL / comparisons
     p = min(1.0, comparisons * 2 * float(stdtr(freedom, -abs(mean) / error)))
     needed = seeds_to_decide(abs(mean) / spread, freedom / (seeds - 1), level)
@@ -80,6 +81,7 @@ def difference(ours: Sample, reference: Sample, comparisons: int = 1) -> Differe
 
 def seeds_to_decide(effect: float, freedom_per_seed: float, level: float) -> int:
     """Return the seeds per arm that detect `effect` standard deviations, at most MAX_SEEDS."""
+    from scipy.special import nctdtr, stdtrit
 
     def power(n: int) -> float:
         freedom = freedom_per_seed * (n - 1)
@@ -112,5 +114,7 @@ def _sd(values: Sequence[float]) -> float:
 
 
 def _t_interval(mean: float, error: float, freedom: float, level: float) -> Interval:
+    from scipy.special import stdtrit
+
     reach = float(stdtrit(freedom, 1 - level / 2)) * error
     return mean - reach, mean + reach

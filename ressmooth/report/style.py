@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 # Okabe and Ito's palette without black and yellow, which would vanish on one of the backgrounds
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -74,10 +75,29 @@ def is_picture(path: Path) -> bool:
     return path.is_file() and b"ressmooth" in path.read_bytes()
 
 
-def inline_svg(figure: Figure, name: str) -> str:
-    """Return an SVG without a background, in the text colour of its HTML page."""
+def svg(figure: Figure, name: str) -> str:
+    """Return a figure as an SVG element without a background."""
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):  # element ids that are unique in the page
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    svg = out.getvalue()
-    return svg[svg.index("<svg") :].replace(INK, "currentColor")
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def in_page(svg: str) -> str:
+    """Return an SVG in the text colour of its HTML page."""
+    return svg.replace(INK, "currentColor")
+
+
+def on_white(svg: str) -> str:
+    """Return an SVG for viewers with any background."""
+    end = svg.index(">") + 1
+    return f'{svg[:end]}<rect width="100%" height="100%" fill="white"/>{svg[end:]}'
+
+
+def scale_logarithmically(axes: Axes) -> None:
+    """Label the y axis with plain numbers, between powers of ten only if there are few of those."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}" if high < 10 * low else NullFormatter())

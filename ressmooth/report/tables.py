@@ -1,17 +1,19 @@
-"""Show comparisons as tables: for terminals, Markdown and LaTeX, and as CSV and JSON records."""
+"""Show studies and comparisons: as sheets with sentences, and as CSV and JSON records."""
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Column, Table
-
-from ressmooth.formatting import duration, last_line, settings
+from ressmooth.formatting import (
+    count,
+    csv_text,
+    duration,
+    last_line,
+    settings,
+    terminal_width,
+    wrap,
+)
 from ressmooth.report.compare import (
     ArmResult,
     Comparison,
@@ -20,40 +22,11 @@ from ressmooth.report.compare import (
     by_selecting_statistic,
     compare_studies,
 )
-from ressmooth.report.verdicts import (
-    condition_text,
-    decimal,
-    interval_text,
-    mean_and_sd,
-    notes,
-    probability,
-    signed,
-    verdict_sentences,
-)
+from ressmooth.report.measure import MEASURES, MISSING, Measure
+from ressmooth.report.reference import reference_name
+from ressmooth.report.sheet import Sheet, as_latex, as_markdown, as_text
+from ressmooth.report.verdicts import condition_text, notes, probability, verdict_sentences
 from ressmooth.store import Store, StudyRow, TrialRow
-
-WIDTH = 120  # characters of a terminal
-LATEX = str.maketrans(
-    {
-        **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-        "−": "$-$",
-        "–": "--",
-        "<": "$<$",
-        ">": "$>$",
-    }
-)
-
-
-@dataclass(frozen=True)
-class Sheet:
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    best: int | None = None  # row to highlight
 
 
 def sheets(comparisons: Iterable[Comparison], *, against_paper: bool) -> Iterator[Sheet]:
@@ -64,66 +37,88 @@ def sheets(comparisons: Iterable[Comparison], *, against_paper: bool) -> Iterato
 
 
 def comparison_sheet(comparison: Comparison) -> Sheet:
-    """Show each arm's selected configuration, its accuracy, and its difference to SGD."""
+    """Show each arm's selected configuration, its figures, and its difference to the reference."""
     studies = " + ".join(dict.fromkeys(line.arm.study for line in comparison.lines))
-    condition = condition_text(comparison.condition)
-    title = f"{studies}: {comparison.statistic} accuracy in %, {condition}"
-    head = ["arm", "configuration", "trials", "n", comparison.statistic, "95 % interval"]
+    measure, statistic = comparison.measure, comparison.statistic
+    title = f"{studies}: {measure.title(statistic)}, {condition_text(comparison.condition)}"
+    head = ["arm", "configuration", "trials", "n", measure.word(statistic), "95 % interval"]
+    head += [_minus_reference(comparison), "95 % interval", "p"]
     rows = [
         [
             line.arm.label,
-            settings(line.arm.searched) or "–",
-            str(line.arm.tried),
+            settings(line.arm.searched) or MISSING,
+            _trials(line.arm),
             str(line.sample.n),
-            mean_and_sd(line.sample),
-            interval_text(line.sample.interval),
+            measure.mean_and_sd(line.sample),
+            measure.interval(line.sample.interval),
             *_difference(line),
         ]
         for line in comparison.lines
     ]
-    return Sheet(title, [*head, "− SGD", "95 % interval", "p"], rows, _best(comparison))
+    return Sheet(title, head, rows, _best(comparison), details=(1, 2))
+
+
+def _minus_reference(comparison: Comparison) -> str:
+    return f"− {reference_name(comparison.lines).removeprefix('the ')}"
+
+
+def _trials(arm: ArmResult) -> str:
+    """Return how many trials the arm had and how they ended: 10 trials (3 complete, 7 pruned)"""
+    ends = ", ".join(f"{number} {state}" for state, number in arm.trials.items())
+    return f"{count(sum(arm.trials.values()), 'trial')} ({ends})"
 
 
 def paper_sheet(comparison: Comparison) -> Sheet:
     """Show the paper's figures, how far ours are from them, and whether its ordering holds."""
-    title = f"{comparison.statistic} accuracy in %, compared with the paper"
-    head = ["arm", comparison.statistic, "paper", "ours − paper", "− SGD", "paper's − SGD"]
+    measure, statistic = comparison.measure, comparison.statistic
+    title = f"{measure.title(statistic)}, compared with the paper"
+    head = ["arm", statistic, "paper", "ours − paper", _minus_reference(comparison)]
     rows = [
         [
             line.arm.label,
-            mean_and_sd(line.sample),
-            decimal(line.paper),
-            signed(line.from_paper),
-            signed(line.difference.mean if line.difference else None),
-            signed(line.paper_difference),
-            line.ordering or "–",
+            measure.mean_and_sd(line.sample),
+            measure.number(line.paper),
+            measure.signed(line.from_paper),
+            measure.signed(line.difference.mean if line.difference else None),
+            measure.signed(line.paper_difference),
+            line.ordering or MISSING,
         ]
         for line in comparison.lines
     ]
-    return Sheet(title, [*head, "paper's ordering"], rows, _best(comparison))
+    return Sheet(title, [*head, "paper's − SGD", "paper's ordering"], rows, _best(comparison))
 
 
 def _difference(line: Line) -> list[str]:
     tested = line.difference
     if tested is None:
-        return ["–", "–", "–"]
-    interval = interval_text(tested.interval, signs=True)
-    return [signed(tested.mean), interval, probability(tested.p)]
+        return [MISSING] * 3
+    measure = line.arm.measure
+    interval = measure.interval(tested.interval, signs=True)
+    return [measure.signed(tested.mean), interval, probability(tested.p)]
 
 
-def _best(comparison: Comparison) -> int:
+def _best(comparison: Comparison) -> int | None:
+    """Return the line with the best mean. None in a tie."""
     means = [line.sample.mean for line in comparison.lines]
-    return means.index(max(means))
+    best = max(means, key=comparison.measure.score)
+    return means.index(best) if means.count(best) == 1 else None
 
 
 def comparison_text(comparisons: Sequence[Comparison], *, against_paper: bool) -> str:
-    parts = [render_sheet(s).rstrip() for s in sheets(comparisons, against_paper=against_paper)]
-    return "\n".join(parts + _sentences(comparisons, against_paper))
+    """Return the comparison for a terminal, as wide as that is."""
+    parts = [as_text(sheet) for sheet in sheets(comparisons, against_paper=against_paper)]
+    return "\n\n".join([*parts, prose(_sentences(comparisons, against_paper))])
+
+
+def prose(sentences: Iterable[str]) -> str:
+    """Return sentences for a terminal, wrapped at spaces."""
+    width = terminal_width()
+    return "\n".join(line for text in sentences for line in wrap(text, width))
 
 
 def markdown(comparisons: Sequence[Comparison], *, against_paper: bool) -> str:
     parts = [
-        f"**{sheet.title}**\n\n{markdown_table(sheet)}"
+        f"**{sheet.title}**\n\n{as_markdown(sheet)}"
         for sheet in sheets(comparisons, against_paper=against_paper)
     ]
     return "\n".join(parts + [f"- {each}" for each in _sentences(comparisons, against_paper)])
@@ -133,55 +128,25 @@ def _sentences(comparisons: Sequence[Comparison], against_paper: bool) -> list[s
     return verdict_sentences(comparisons) + notes(comparisons, against_paper=against_paper)
 
 
-def markdown_table(sheet: Sheet) -> str:
-    rows = [sheet.head, ["---"] * len(sheet.head), *sheet.rows]
-    lines = [f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
 def latex(comparisons: Sequence[Comparison], *, against_paper: bool) -> str:
     """Return tables for the booktabs package, after the notes as comments."""
     comments = [f"% {note}" for note in notes(comparisons, against_paper=against_paper)]
-    tables = map(_latex_table, sheets(comparisons, against_paper=against_paper))
+    tables = map(as_latex, sheets(comparisons, against_paper=against_paper))
     return "\n".join([*comments, *tables])
 
 
-def _latex_table(sheet: Sheet) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
-
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{sheet.title.translate(LATEX)}}}",
-            rf"\begin{{tabular}}{{ll{'r' * (len(sheet.head) - 2)}}}",
-            r"\toprule",
-            line(sheet.head),
-            r"\midrule",
-            *map(line, sheet.rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-    )
-
-
 def as_csv(comparisons: Iterable[Comparison]) -> str:
-    rows, out = _records(comparisons), io.StringIO()
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        lists = {key: " ".join(map(str, row[key])) for key in ("runs", "values")}
-        writer.writerow({**row, "configuration": settings(row["configuration"]), **lists})
-    return out.getvalue().rstrip("\n")
+    texts = ("configuration", "trials")
+    rows = [{**row, **{k: settings(row[k]) for k in texts}} for row in records(comparisons)]
+    return csv_text(rows).rstrip("\n")
 
 
 def as_json(comparisons: Iterable[Comparison]) -> str:
-    return json.dumps(_records(comparisons), indent=1, ensure_ascii=False)
+    return json.dumps(records(comparisons), indent=1, ensure_ascii=False)
 
 
-def _records(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+def records(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+    """Return a record per line of the comparisons."""
     return [_record(line, table) for table in comparisons for line in table.lines]
 
 
@@ -193,9 +158,11 @@ def _record(line: Line, comparison: Comparison) -> dict[str, Any]:
         "study": arm.study,
         **comparison.condition,
         "arm": arm.name,
+        "metric": comparison.measure.name,
         "statistic": comparison.statistic,
         "configuration": arm.params,
         "tried": arm.tried,
+        "trials": arm.trials,
         "fresh": arm.is_fresh,
         "trial": arm.trial,
         "runs": list(arm.runs),
@@ -221,40 +188,38 @@ def _record(line: Line, comparison: Comparison) -> dict[str, Any]:
 
 
 def overview(store: Store) -> str:
-    table = Table("study", "dataset", "model", "runs", "best arm", "since", "held by")
+    """Return the studies of a store for a terminal."""
+    rows = []
     for study in store.studies():
-        arms = arm_results(study, store.winners(study.id))
         states = Counter(run.state for trial in store.trials(study.id) for run in trial.runs)
         common = study.spec["settings"]
-        table.add_row(
-            study.name,
-            str(common.get("dataset", "digits")),
-            str(common.get("model", "small")),
-            ", ".join(f"{number} {state}" for state, number in states.items()) or "none",
-            _best_arm(arms),
-            f"{study.created_at:%Y-%m-%d %H:%M}",
-            study.held_by or "",
-        )
-    return render_table(table).rstrip()
+        facts = [
+            f"{common.get('dataset', 'digits')} ({common.get('model', 'small')})",
+            ", ".join(f"{number} {state}" for state, number in states.items()),
+            _best_arm(arm_results(study, store.winners(study.id))),
+            f"held by {study.held_by}" if study.held_by else "",
+        ]
+        since = f"{study.created_at:%Y-%m-%d %H:%M}"
+        rows.append([study.name, "; ".join(filter(None, facts)), str(states.total()), since])
+    return as_text(Sheet("", ("study", "facts", "runs", "since"), rows, details=(1,)))
 
 
 def _best_arm(arms: Sequence[ArmResult]) -> str:
-    best = max((arm.selecting_sample.mean for arm in arms), default=None)
+    if not arms:
+        return ""
+    measure = arms[0].measure
+    best = max((arm.selecting_sample.mean for arm in arms), key=measure.score)
     names = [arm.name for arm in arms if arm.selecting_sample.mean == best]
-    if len(names) > 1:
-        return f"{len(names)} arms tie at {best:.2f} %"
-    return f"{names[0]} {best:.2f} %" if names else "–"
+    figure = measure.amount(best) + ("" if measure.name == "accuracy" else f" {measure.label}")
+    return f"{len(names)} arms tie at {figure}" if len(names) > 1 else f"best: {names[0]} {figure}"
 
 
 def details(store: Store, study: StudyRow) -> str:
-    """Return every trial and run of a study, then the comparison."""
+    """Return every trial and run of a study, then the comparison, for a terminal."""
     trials = store.trials(study.id)
-    folded = ("arm", "configuration", "value", "run", "seed", "epochs", "state", "max")
-    columns = [Column(name, overflow="fold") for name in folded]
-    table = Table(*columns, "mean", "time", title=study.name)
-    for trial in trials:
-        for cells in _run_rows(trial):
-            table.add_row(*cells)
+    measure = MEASURES[study.spec["settings"].get("metric", "accuracy")]
+    head = ("arm", "configuration", "value", "run", "seed", "epochs", "state", measure.word("max"))
+    rows = [row for trial in trials for row in _run_rows(trial, measure)]
     errors = [
         f"run {run.id} ({trial.arm}, seed {run.seed}): {last_line(run.error)}"
         for trial in trials
@@ -262,38 +227,27 @@ def details(store: Store, study: StudyRow) -> str:
         if run.error
     ]
     comparisons = by_selecting_statistic(compare_studies(store, [study]))
-    compared = comparison_text(comparisons, against_paper=False)
-    return "\n".join([render_table(table).rstrip(), *errors, compared])
+    parts = [
+        as_text(Sheet(study.name, (*head, "mean", "time"), rows, details=(1,))),
+        prose(errors),
+        comparison_text(comparisons, against_paper=False),
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
-def _run_rows(trial: TrialRow) -> Iterator[list[str]]:
+def _run_rows(trial: TrialRow, measure: Measure) -> Iterator[list[str]]:
     arm = trial.arm if trial.confirms is None else f"{trial.arm} (fresh seeds)"
-    head = [arm, settings(trial.params), decimal(trial.value, "")]
+    value = measure.number(trial.value, "")
     for run in trial.runs:
         yield [
-            *head,
+            arm,
+            settings(trial.params) or MISSING,
+            value,
             str(run.id),
             str(run.seed),
             f"{run.last_epoch}/{run.config['epochs']}",
             run.state,
-            decimal(run.max_acc, ""),
-            decimal(run.mean_acc, ""),
+            *(measure.number(run.result(measure.name, each), "") for each in ("max", "mean")),
             duration(run.seconds) if run.seconds is not None else "",
         ]
-        head = [""] * len(head)
-
-
-def render_sheet(sheet: Sheet) -> str:
-    table = Table(title=sheet.title)
-    for number, name in enumerate(sheet.head):
-        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
-    for number, row in enumerate(sheet.rows):
-        table.add_row(*row, style="bold" if number == sheet.best else None)
-    return render_table(table)
-
-
-def render_table(table: Table) -> str:
-    console = Console(width=WIDTH, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
+        value = ""

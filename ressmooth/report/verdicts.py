@@ -13,21 +13,17 @@ from ressmooth.report.compare import (
     Ordering,
     by_selecting_statistic,
     nearest,
-    other_differences,
 )
+from ressmooth.report.measure import MISSING, Measure
 from ressmooth.report.paper import deviations
-from ressmooth.report.stats import MAX_SEEDS, MIN_SEEDS, Difference, Interval, Sample
+from ressmooth.report.reference import other_differences, reference_name
+from ressmooth.report.stats import MAX_SEEDS, MIN_SEEDS, Sample
 
 SELECTION = {
     "paper": "Validation uses the test set, as in the paper, so selected figures are "
     "optimistically biased.",
     "holdout": "A tenth of the training set was held out for selection; the test set was not used "
     "for it.",
-}
-STATISTIC = {
-    "max": "the best epoch's accuracy",
-    "mean": "the mean accuracy over the last tenth of the epochs",
-    "test": "the test accuracy",
 }
 
 
@@ -43,11 +39,12 @@ def verdict_sentences(comparisons: Sequence[Comparison]) -> list[str]:
 def summary(comparisons: Sequence[Comparison]) -> str:
     """Count the verdicts of comparisons by one statistic."""
     lines = [line for comparison in comparisons for line in comparison.tested]
-    decided = [line.difference for line in lines if line.difference and line.difference.is_decided]
-    gains = sum(tested.mean > 0 for tested in decided)
+    decided = [line for line in lines if line.difference and line.difference.is_decided]
+    gains = sum(map(is_gain, decided))
     losses = len(decided) - gains
     found = (
-        f"By {STATISTIC[comparisons[0].statistic]}, {count(len(lines), 'comparison')} with SGD "
+        f"By {comparisons[0].measure.phrase(comparisons[0].statistic)}, "
+        f"{count(len(lines), 'comparison')} with {reference_name(lines)} "
         f"gave {count(gains, 'gain')}, {losses} {'loss' if losses == 1 else 'losses'} and "
         f"{len(lines) - len(decided)} undecided"
     )
@@ -62,15 +59,20 @@ def summary(comparisons: Sequence[Comparison]) -> str:
 
 def verdict(line: Line, comparison: Comparison) -> str:
     """Say whether the arm beats its reference, and whether it does in the paper."""
-    arm, sgd, tested = line.arm, line.reference, line.difference
-    assert sgd is not None and tested is not None
-    theirs = sgd.samples[comparison.statistic]
+    reference, measure = line.reference, comparison.measure
+    assert reference is not None
+    theirs = reference.samples[comparison.statistic]
     return (
-        f"By {STATISTIC[comparison.statistic]} on {condition_text(comparison.condition)}, "
-        f"{_arm_text(arm)} reaches {_sample_text(line.sample)} and "
-        f"{_arm_text(sgd)} {_sample_text(theirs)}: "
-        f"{_finding(tested, comparison.tests, min(line.sample.n, theirs.n))}{_agreement(line)}"
+        f"By {measure.phrase(comparison.statistic)} on {condition_text(comparison.condition)}, "
+        f"{_arm_text(line.arm)} reaches {sample_text(line.sample, measure)} and "
+        f"{_arm_text(reference)} {sample_text(theirs, measure)}: "
+        f"{_finding(line, comparison.tests, min(line.sample.n, theirs.n))}{_agreement(line)}"
     )
+
+
+def is_gain(line: Line) -> bool:
+    """Tell whether the arm is better than its reference by the metric's direction."""
+    return line.difference is not None and line.arm.measure.score(line.difference.mean) > 0
 
 
 def _arm_text(arm: ArmResult) -> str:
@@ -78,30 +80,33 @@ def _arm_text(arm: ArmResult) -> str:
     return arm.label + (f" ({selected})" if selected else "")
 
 
-def _sample_text(sample: Sample) -> str:
-    return f"{mean_and_sd(sample)} % (n = {sample.n})"
+def sample_text(sample: Sample, measure: Measure) -> str:
+    return f"{measure.mean_and_sd(sample)}{measure.unit} (n = {sample.n})"
 
 
-def _finding(tested: Difference, comparisons: int, seeds: int) -> str:
+def _finding(line: Line, comparisons: int, seeds: int) -> str:
+    tested, measure = line.difference, line.arm.measure
+    assert tested is not None
+    difference = f"a difference of {measure.points(measure.signed(tested.mean))}"
     if tested.p is None:
         few = f"too few seeds to test (at least {MIN_SEEDS} per arm)"
         equal = "not tested, because it is the same for every seed"
         reason = few if seeds < MIN_SEEDS else equal
-        return f"a difference of {signed(tested.mean)} points; {reason}"
+        return f"{difference}; {reason}"
     p = probability(tested.p) if tested.p < 0.001 else f"= {probability(tested.p)}"
     corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
     evidence = (
-        f"(95 % interval {interval_text(tested.interval, signs=True)}, p {p}, "
+        f"(95 % interval {measure.interval(tested.interval, signs=True)}, p {p}, "
         f"{tested.test} t-test{corrected})"
     )
     if tested.is_decided:
-        what = "gain" if tested.mean > 0 else "loss"
-        return f"a {what} of {abs(tested.mean):.2f} points {evidence}"
+        what = "gain" if is_gain(line) else "loss"
+        return f"a {what} of {measure.points(measure.number(abs(tested.mean)))} {evidence}"
     more = f"not even {MAX_SEEDS} seeds"
     if tested.more_seeds is not None:
         more = f"about {count(tested.more_seeds, 'more seed')}"
     return (
-        f"a difference of {signed(tested.mean)} points {evidence}, undecided; "
+        f"{difference} {evidence}, undecided; "
         f"if that is the true difference, {more} per arm would decide it"
     )
 
@@ -109,7 +114,7 @@ def _finding(tested: Difference, comparisons: int, seeds: int) -> str:
 def _agreement(line: Line) -> str:
     if line.paper_difference is None:
         return "."
-    reported = f"the paper reports {signed(line.paper_difference)}"
+    reported = f"the paper reports {line.arm.measure.signed(line.paper_difference)}"
     return {
         Ordering.HOLDS: f"; the paper's ordering holds ({reported}).",
         Ordering.CONTRADICTED: f"; the paper's ordering is contradicted ({reported}).",
@@ -137,6 +142,13 @@ def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str
     lines = [line for comparison in comparisons for line in comparison.lines]
     arms = list({line.arm.trial: line.arm for line in lines}.values())
     found = [SELECTION[each] for each in dict.fromkeys(arm.config["selection"] for arm in arms)]
+    found += dict.fromkeys(
+        f"Epochs and configurations were selected by {arm.measure.label}; "
+        f"{'higher' if arm.measure.metric.is_higher_better else 'lower'} is better."
+        for arm in arms
+        if arm.measure.name != "accuracy"
+    )
+    found += _first_arm_notes(lines)
     found += _seed_notes(arms)
     found += [
         f"{arm.label} on {condition_text(arm.condition)}: the figures exclude "
@@ -147,7 +159,7 @@ def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str
     if any(line.difference and line.difference.p is not None for line in lines):
         found.append(
             "Intervals are 95 %. Intervals and p-values of differences are corrected for the "
-            "number of arms compared with SGD (Bonferroni)."
+            f"number of arms compared with {reference_name(lines)} (Bonferroni)."
         )
     found += dict.fromkeys(
         f"{line.arm.label} also differs from {line.reference.label} in {', '.join(keys)}."
@@ -155,6 +167,20 @@ def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str
         if line.reference and (keys := other_differences(line.arm, line.reference))
     )
     return found + (_paper_notes(lines) if against_paper else [])
+
+
+def _first_arm_notes(lines: Sequence[Line]) -> list[str]:
+    """Name the references that were chosen because there is no SGD arm."""
+    chosen = {
+        line.reference.label
+        for line in lines
+        if line.reference and not line.reference.named and line.reference.method != "sgd"
+    }
+    return [
+        f"No arm is plain SGD, so the others are compared with {name}, the first arm; "
+        'reference = "ARM" in the study file names another.'
+        for name in sorted(chosen)
+    ]
 
 
 def _seed_notes(arms: Sequence[ArmResult]) -> list[str]:
@@ -217,28 +243,7 @@ def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def mean_and_sd(sample: Sample) -> str:
-    return f"{sample.mean:.2f}" + ("" if sample.sd is None else f" ± {sample.sd:.2f}")
-
-
-def decimal(value: float | None, missing: str = "–") -> str:
-    return missing if value is None else f"{value:.2f}"
-
-
-def signed(points: float | None) -> str:
-    if points is None:
-        return "–"
-    return f"{round(points, 2) + 0.0:+.2f}".replace("-", "−")  # + 0.0 turns -0.0 into 0.0
-
-
-def interval_text(interval: Interval | None, *, signs: bool = False) -> str:
-    if interval is None:
-        return "–"
-    low, high = (signed(end) if signs else f"{min(max(end, 0.0), 100.0):.2f}" for end in interval)
-    return f"{low} to {high}"
-
-
 def probability(p: float | None) -> str:
     if p is None:
-        return "–"
+        return MISSING
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"

@@ -6,6 +6,7 @@ import os
 
 import pytest
 from helpers import records, specs
+from helpers.shown import FIVE
 
 from ressmooth.report.page import Report, write
 from ressmooth.store import open_store
@@ -57,6 +58,21 @@ def page(tmp_path_factory, quick_directory):
     return directory / "index.html"
 
 
+@pytest.fixture(scope="module")
+def searched_page(tmp_path_factory, quick_directory):
+    """A search in five dimensions, with figures as wide as they get."""
+    store = open_store(f"sqlite:///{quick_directory}/searched.db")
+    search = {"sampler": "random", "trials": 12}
+    spec = specs.study(FIVE, seeds=3, name="searched", search=search)
+    study = records.simulate(
+        store, spec, lambda c: 60.0 + 0.1 * c["alpha"] + [0.0, 39.9, 20.0][c["seed"]] * c["mu"]
+    )
+    directory = tmp_path_factory.mktemp("searched")
+    write(Report(store, study), directory)
+    store.close()
+    return directory / "index.html"
+
+
 @pytest.fixture(params=[(1280, "light"), (1280, "dark"), (390, "light")], ids=str)
 def shown(request, browser, page):
     width, scheme = request.param
@@ -101,6 +117,25 @@ def test_nothing_overlaps_or_leaves_the_page(shown):
     assert pictures > 10
 
 
+HIDDEN = """
+return [...document.querySelectorAll("table.sheet")].slice(0, 2)
+  .flatMap(table => [...table.querySelectorAll("th, td")])
+  .filter(e => e.getBoundingClientRect().right > innerWidth || e.getBoundingClientRect().left < 0)
+  .map(e => e.innerText);
+"""
+
+
+def test_differences_and_p_of_five_searched_settings_are_visible(shown, searched_page):
+    browser, _ = shown
+    browser.get(searched_page.as_uri())
+    (head, *_) = browser.execute_script(
+        "return [...document.querySelectorAll('table.sheet thead')].map(e => e.innerText)"
+    )
+    assert head.split()[-1] == "p"
+    assert browser.execute_script(HIDDEN) == []
+    assert browser.execute_script(OVERFLOWING) == []
+
+
 def test_both_colour_schemes_are_readable(shown):
     browser, scheme = shown
     ink, ground = (luminance(colour) for colour in browser.execute_script(COLOURS))
@@ -120,5 +155,7 @@ def test_the_list_of_all_runs_can_be_opened(shown):
     browser, _ = shown
     browser.execute_script("document.querySelectorAll('details').forEach(e => e.open = true)")
     assert browser.execute_script(OVERFLOWING) == []
-    rows = browser.execute_script("return document.querySelectorAll('details tbody tr').length")
+    rows = browser.execute_script(
+        "return document.querySelectorAll('details tbody tr:has(td)').length"
+    )
     assert rows == 2 * 7 * 3 + 2 * 3 * 3  # searched and confirmed

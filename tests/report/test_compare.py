@@ -9,9 +9,9 @@ from ressmooth.report.compare import (
     compare_studies,
     filter_comparisons,
     nearest,
-    other_differences,
 )
 from ressmooth.report.paper import deviations, published_for
+from ressmooth.report.reference import other_differences
 from ressmooth.store import open_store
 
 SGD = {"method": "mse", "weight_decay": {"grid": [1e-2, 1e-3]}}

@@ -38,6 +38,14 @@ def test_the_papers_table_marks_seeds_used_for_selection(store):
     assert [(cell.has_selected, cell.is_best) for cell in cells] == [(True, False), (False, True)]
 
 
+def test_no_cell_of_the_papers_table_is_best_in_a_tie(store):
+    spec = specs.study({"sgd": ARMS["sgd"]}, name="level", **EIGHTH)
+    (table,) = Report(store, records.simulate(store, spec, lambda config: 88.0)).paper_tables
+    cells = dict(table.rows)["0.125, max"]
+    assert [cell.ours for cell in cells[:2]] == ["88.00", "88.00"]
+    assert not any(cell.is_best for cell in cells)
+
+
 def test_a_holdout_is_compared_with_the_papers_mean(store):
     held_out = {**EIGHTH, "selection": "holdout"}
     spec = specs.study({"sgd": ARMS["sgd"]}, name="beside", **held_out)

@@ -3,7 +3,11 @@ import io
 import json
 import re
 
+from helpers import records, specs
+
 from ressmooth.report import tables
+from ressmooth.report.compare import compare_studies
+from ressmooth.report.sheet import as_markdown
 
 
 def test_every_format_has_the_same_figures(compared):
@@ -35,9 +39,45 @@ def test_without_the_paper_its_figures_are_not_shown(compared):
     assert "90.12" not in tables.comparison_text(compared, against_paper=False)
 
 
-def test_no_table_is_wider_than_a_terminal(compared):
-    shown = tables.comparison_text(compared, against_paper=True).splitlines()
-    assert max(len(line) for line in shown if line[:1] in "┏┃┡│└") <= tables.WIDTH
+def test_trials_are_counted_by_how_they_ended(store):
+    pruned = {"sampler": "random", "trials": 10, "pruner": "asha"}
+    arms = {"sgd": {"method": "mse", "weight_decay": {"low": 1e-5, "high": 1e-2}}}
+    spec = specs.study(arms, name="ended", search=pruned)
+    study_id = store.open_study(spec)
+    states = ["complete"] * 3 + ["pruned"] * 5 + ["failed", "running"]
+    for number, state in enumerate(states):
+        config = spec.branches[0].example().model_dump()
+        trial = store.add_trial(
+            study_id,
+            arm="sgd",
+            condition=spec.condition(config),
+            branch=spec.branches[0].key,
+            number_in_branch=number,
+            params={"weight_decay": 1e-3},
+            configs=[config],
+            sampler_state={},
+        )
+        run = store.claim(trial.runs[0].id, records.ENVIRONMENT)
+        if state != "running":
+            outcome = {"max_acc": 90.0, "mean_acc": 90.0} if state == "complete" else {}
+            store.finish_run(run, state, **outcome)
+            store.finish_trial(trial.id, state, outcome.get("max_acc"))
+    compared = compare_studies(store, [store.study("ended")])
+    expected = "10 trials (3 complete, 5 pruned, 1 failed, 1 running)"
+    for form in (tables.comparison_text, tables.markdown, tables.latex):
+        assert expected in form(compared, against_paper=False)
+    (record, _) = json.loads(tables.as_json(compared))
+    assert record["tried"] == 3
+    assert record["trials"] == {"complete": 3, "pruned": 5, "failed": 1, "running": 1}
+    (row, _) = csv.DictReader(io.StringIO(tables.as_csv(compared)))
+    assert row["trials"] == "complete=3 pruned=5 failed=1 running=1"
+
+
+def test_no_arm_is_best_in_a_tie(store, compared):
+    arms = {"sgd": {"method": "mse"}, "laplace": {"b": 0.5}}
+    study = records.simulate(store, specs.study(arms, name="draw"), lambda config: 90.0)
+    (tied, _) = tables.sheets(compare_studies(store, [study]), against_paper=False)
+    assert (tied.best, tables.comparison_sheet(compared[0]).best) == (None, 1)
 
 
 def test_latex_is_escaped_and_balanced(compared):
@@ -55,5 +95,5 @@ def test_latex_is_escaped_and_balanced(compared):
 
 def test_markdown_rows_have_all_columns(compared):
     for sheet in tables.sheets(compared[:1], against_paper=True):
-        lines = tables.markdown_table(sheet).splitlines()
+        lines = as_markdown(sheet).splitlines()
         assert {line.count("|") for line in lines} == {len(sheet.head) + 1}

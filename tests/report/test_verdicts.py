@@ -58,11 +58,6 @@ def test_a_constant_difference_is_not_called_too_few_seeds(store):
     assert "+1.00 points; not tested, because it is the same for every seed" in sentence
 
 
-def test_intervals_of_accuracies_stay_within_0_and_100():
-    assert verdicts.interval_text((-3.0, 104.0)) == "0.00 to 100.00"
-    assert verdicts.interval_text((-3.0, 4.0), signs=True) == "−3.00 to +4.00"
-
-
 def test_all_verdicts_are_summarised_in_a_sentence(compared):
     assert verdicts.summary(by_selecting_statistic(compared)) == (
         "By the best epoch's accuracy, 2 comparisons with SGD gave 1 gain, 0 losses and "
@@ -141,14 +136,6 @@ def test_the_notes_list_deviations_from_the_paper(store):
         in text
     )
     assert not any("protocol" in note for note in verdicts.notes(found, against_paper=False))
-
-
-@pytest.mark.parametrize(
-    "points, text",
-    [(None, "–"), (-1.4e-14, "+0.00"), (-0.004, "+0.00"), (0.5, "+0.50"), (-0.5, "−0.50")],
-)
-def test_a_rounded_zero_has_no_minus_sign(points, text):
-    assert verdicts.signed(points) == text
 
 
 @pytest.mark.parametrize(
