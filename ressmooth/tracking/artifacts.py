@@ -9,17 +9,33 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ressmooth.config import METRICS
+from ressmooth.config import METRICS, used_settings
 from ressmooth.formatting import settings
 from ressmooth.report import tables
-from ressmooth.report.compare import ArmResult, Comparison
+from ressmooth.report.compare import ArmResult, Comparison, by_selecting_statistic
 from ressmooth.report.export import complete_trials, optuna_study, varied_parameters
+from ressmooth.report.measure import MEASURES, Measure
+from ressmooth.report.verdicts import sample_text
 from ressmooth.spec import StudySpec, read_stored
 from ressmooth.store import EpochRow, RunRow, StudyRow, TrialRow
 from ressmooth.training import metrics
 
 # name, value, milliseconds since 1970, step: the fields of `mlflow.entities.Metric`
 MetricPoint = tuple[str, float, int, int]
+RESULTS = ("max_acc", "mean_acc", "test_acc")
+UNITS = {  # MLflow's names of SQL columns with a unit; the other names are the same
+    **{name: f"{name}_percent" for name in ("train_acc", "val_acc", *RESULTS)},
+    "seconds": "epoch_seconds",
+    # as MLflow calls its own system metrics; 0 is the run's GPU
+    "gpu_memory_mib": "system/gpu_0_memory_usage_megabytes",
+    "gpu_utilization_percent": "system/gpu_0_utilization_percentage",
+    "gpu_power_watts": "system/gpu_0_power_usage_watts",
+}
+FACTORS = {"gpu_memory_mib": 2**20 / 1e6}  # where MLflow's unit differs from that of the column
+VALIDATION_SET = {
+    "paper": "the test set, as in the paper",
+    "holdout": "a tenth of the training set",
+}
 
 
 def epoch_metrics(epochs: Sequence[EpochRow]) -> list[MetricPoint]:
@@ -28,20 +44,45 @@ def epoch_metrics(epochs: Sequence[EpochRow]) -> list[MetricPoint]:
 
 
 def result_metrics(run: RunRow) -> list[MetricPoint]:
-    return _points(run, ("max_acc", "mean_acc", "test_acc"), run.finished_at, run.last_epoch)
+    """Return the accuracies at the end of a run, and its metric if that is another."""
+    points = _points(run, RESULTS, run.finished_at, run.last_epoch)
+    metric = run.config.get("metric", "accuracy")
+    for statistic, value in (run.metrics or {}).get(metric, {}).items():
+        name = figure_name(MEASURES[metric], statistic)
+        points.append((name, value, milliseconds(run.finished_at), run.last_epoch))
+    return points
+
+
+def figure_name(measure: Measure, statistic: str) -> str:
+    """Return MLflow's name of a figure of a run: max_acc_percent, best_nll"""
+    if measure.name == "accuracy":
+        return UNITS[f"{statistic}_acc"]
+    return f"{measure.word(statistic)}_{measure.name}" + ("_percent" if measure.unit else "")
 
 
 def _points(row: Any, names: Sequence[str], time: datetime | None, step: int) -> list[MetricPoint]:
-    values = ((name, getattr(row, name)) for name in names)
-    return [(name, value, milliseconds(time), step) for name, value in values if value is not None]
-
-
-def arm_metrics(trials: Sequence[TrialRow], arms: Sequence[ArmResult]) -> list[MetricPoint]:
-    """Return the best value of each arm. The step is the number of its complete trials."""
-    finished = {trial.id: trial.finished_at for trial in trials}
     return [
-        (f"best/{_label(arm, arms)}", arm.value, milliseconds(finished[arm.trial]), arm.tried)
-        for arm in arms
+        (UNITS.get(name, name), value * FACTORS.get(name, 1), milliseconds(time), step)
+        for name in names
+        if (value := getattr(row, name)) is not None
+    ]
+
+
+def comparison_metrics(
+    trials: Sequence[TrialRow], comparisons: Sequence[Comparison]
+) -> list[MetricPoint]:
+    """Return the figures of the comparison. The step is the number of an arm's trials."""
+    finished = {trial.id: milliseconds(trial.finished_at) for trial in trials}
+    arms = [line.arm for table in comparisons for line in table.lines]
+    return [
+        (
+            f"{figure_name(table.measure, table.statistic)}/{_label(line.arm, arms)}",
+            line.sample.mean,
+            finished[line.arm.trial],
+            line.arm.tried,
+        )
+        for table in comparisons
+        for line in table.lines
     ]
 
 
@@ -66,13 +107,15 @@ def identity_tags(trial: TrialRow, run: RunRow) -> dict[str, str]:
         "trial": str(trial.id),
         "seed": str(run.seed),
         "selection": str(run.config["selection"]),
+        "validation_set": VALIDATION_SET[run.config["selection"]],
     }
 
 
-def environment_tags(run: RunRow) -> dict[str, str]:
-    """Return the tags that each attempt of a run may change."""
+def state_tags(run: RunRow) -> dict[str, str]:
+    """Return the tags that may change during a run, or with another attempt."""
     commit = run.git_commit or ""
     tags = {
+        "state": run.state,
         "host": run.host,
         "device": run.device,
         "threads": run.threads,
@@ -87,11 +130,15 @@ def environment_tags(run: RunRow) -> dict[str, str]:
     return {key: str(value) for key, value in tags.items() if value is not None}
 
 
-def selection_tags(arms: Sequence[ArmResult]) -> dict[str, str]:
-    """Return the selected configuration of each arm, with its accuracy."""
+def selection_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """Return the selected configuration of each arm, with its figure in the comparison."""
+    lines = [line for table in by_selecting_statistic(comparisons) for line in table.lines]
+    arms = [line.arm for line in lines]
     return {
-        f"best.{_label(arm, arms)}": f"{arm.value:.2f} % {settings(arm.params)}".rstrip()
-        for arm in arms
+        f"best.{_label(line.arm, arms)}": (
+            f"{sample_text(line.sample, line.arm.measure)} {settings(line.arm.params)}"
+        ).rstrip()
+        for line in lines
     }
 
 
@@ -103,17 +150,32 @@ def write_run(directory: Path, run: RunRow, title: str, curve: Sequence[EpochRow
         metrics.draw(curve, title).savefig(directory / "curves.png", dpi=100)
 
 
+def shown_settings(run: RunRow) -> dict[str, Any]:
+    """Return the settings that a run uses, those of plug-ins included."""
+    used = {key: run.config[key] for key in used_settings(run.config) if key in run.config}
+    return {**used, **run.config.get("plugin_settings", {})}
+
+
+def plugin_tags(study: StudyRow) -> dict[str, str]:
+    """Return the SHA-256 of each plug-in."""
+    return {f"plugin.{p.file}": p.sha256 for p in read_stored(study.spec).plugins.files}
+
+
 def write_study(
     directory: Path, study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[Comparison]
 ) -> None:
-    """Write study.toml, comparison.md, comparison.csv, and search/ARM.html for searched arms."""
+    """Write study.toml, comparison.md and .csv, plugins/, and search/ARM.html for searched arms."""
     (directory / "study.toml").write_text(study.file_text)
     markdown = tables.markdown(comparisons, against_paper=any(t.has_paper for t in comparisons))
     (directory / "comparison.md").write_text(f"{markdown}\n")
     (directory / "comparison.csv").write_text(f"{tables.as_csv(comparisons)}\n")
 
-    (directory / "search").mkdir()
     spec = read_stored(study.spec)
+    if spec.plugins.files:
+        (directory / "plugins").mkdir()
+    for plugin in spec.plugins.files:
+        (directory / "plugins" / plugin.file).write_text(plugin.source)
+    (directory / "search").mkdir()
     for arm in spec.arms:
         if page := search_page(spec, arm, trials):
             (directory / "search" / f"{arm}.html").write_text(page)
@@ -134,12 +196,12 @@ def search_page(spec: StudySpec, arm: str, trials: Sequence[TrialRow]) -> str | 
         visualization.plot_parallel_coordinate,
         visualization.plot_slice,
     )
-    study = optuna_study(complete, space)
+    study = optuna_study(spec, complete, space)
     parts: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns that importances of few trials are rough
         for plot in plots:
-            figure = plot(study, target_name="accuracy (%)")
+            figure = plot(study, target_name=MEASURES[spec.metric].axis)
             parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))
     title = escape(f"{spec.name}: {arm}")
     return (

@@ -15,14 +15,15 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
 
 from ressmooth import formatting, paths
 from ressmooth.errors import RessmoothError, TrackingError
-from ressmooth.report.compare import arm_results, compare_arms
+from ressmooth.report.compare import compare_studies
+from ressmooth.spec import read_stored
 from ressmooth.store import EpochRow, Event, OutboxRow, RunRow, State, Store, StudyRow, TrialRow
-from ressmooth.tracking import artifacts
+from ressmooth.tracking import STUDY_TAG, artifacts, experiments, view
 from ressmooth.tracking.artifacts import MetricPoint, milliseconds
+from ressmooth.tracking.server import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -42,9 +43,10 @@ STATUS = {
     State.PRUNED: "KILLED",
     State.FAILED: "FAILED",
 }
-STUDY_TAG, RUN_TAG = "ressmooth.study_uid", "ressmooth.run_uid"
+RUN_TAG = "ressmooth.run_uid"
 CURVE_TAG = "ressmooth.curve"  # when the first epoch of the curve was recorded, in milliseconds
 MAX_METRICS = 1000  # per request
+MAX_RUNS = 50_000  # per request
 MAX_TAG = 5000  # characters
 RETRYABLE = {401, 403, 404, 408, 429}  # client errors that the request itself does not cause
 
@@ -99,10 +101,17 @@ class Mirror:
             found = self.client.search_experiments()
             return {e.name: e.experiment_id for e in found if STUDY_TAG in e.tags}
 
-    def show_report(self, study: StudyRow, directory: Path) -> None:
-        """Add a report to the artifacts of a study."""
+    def charts(self, study: StudyRow) -> str | None:
+        """Return the address of a study's charts, relative to MLflow's, or None without one."""
         with self._translate_errors():
-            self.client.log_artifacts(self._parent(study), str(directory), "report")
+            found = self.client.search_experiments(
+                filter_string=f"tags.`{STUDY_TAG}` = '{study.uid}'"
+            )
+            return view.address(found[0].experiment_id, found[0].tags) if found else None
+
+    def delete_study(self, study: StudyRow) -> None:
+        with self._translate_errors():
+            experiments.delete(self.client, study)
 
     def deliver(self, store: Store, rows: Sequence[OutboxRow]) -> None:
         """Show what outbox rows refer to. Raise TrackingError, or Rejected if no retry helps."""
@@ -136,7 +145,7 @@ class Mirror:
             with self._translate_errors(may_reject=True):
                 mlflow_run = self._run(recorded)
                 results = artifacts.result_metrics(run) if ended else []
-                self._log(mlflow_run, results, artifacts.environment_tags(run))
+                self._log(mlflow_run, results, artifacts.state_tags(run))
                 if not ended:
                     self.client.update_run(mlflow_run, STATUS[run.state])
                     return
@@ -149,21 +158,36 @@ class Mirror:
 
     def _show_study(self, store: Store, study: StudyRow) -> None:
         trials = store.trials(study.id)
-        arms = arm_results(study, store.winners(study.id))
+        runs = [run for trial in trials for run in trial.runs]
+        comparisons = compare_studies(store, [study])
+        compared = {run for table in comparisons for line in table.lines for run in line.arm.runs}
+        prepared = view.prepare(read_stored(study.spec), [store.curve(run) for run in compared])
         with TemporaryDirectory() as directory:
-            artifacts.write_study(Path(directory), study, trials, compare_arms(store, arms))
+            artifacts.write_study(Path(directory), study, trials, comparisons)
             note = (Path(directory) / "comparison.md").read_text()
-            tags = {"mlflow.note.content": note, **artifacts.selection_tags(arms)}
+            tags = {"mlflow.note.content": note, "mlflow.runName": study.name}
+            tags |= artifacts.selection_tags(comparisons) | artifacts.plugin_tags(study)
             with self._translate_errors(may_reject=True):
                 parent = self._parent(study)
-                self._log(parent, artifacts.arm_metrics(trials, arms), tags)
+                self._log(parent, artifacts.comparison_metrics(trials, comparisons), tags)
                 self.client.log_artifacts(parent, directory)
-                runs = [run for trial in trials for run in trial.runs]
+                self._mark_compared(study, {run.uid for run in runs if run.id in compared})
+                self.client.set_experiment_tag(self._experiment(study), view.TAG, prepared)
+                report = paths.report_directory(self.home, study.uid)
+                if report.is_dir():
+                    self.client.log_artifacts(parent, str(report), "report")
                 if runs and all(run.state.is_terminal for run in runs):
                     finished = max(milliseconds(run.finished_at) for run in runs)
                     self.client.set_terminated(parent, "FINISHED", finished)
                 else:
                     self.client.update_run(parent, "RUNNING")
+
+    def _mark_compared(self, study: StudyRow, uids: set[str]) -> None:
+        """Tag the runs whose figures the comparison shows, and only these."""
+        for run in self.client.search_runs([self._experiment(study)], max_results=MAX_RUNS):
+            is_compared = run.data.tags.get(RUN_TAG) in uids
+            if is_compared != (run.data.tags.get(view.COMPARED_TAG) == "yes"):
+                self._log(run.info.run_id, [], {view.COMPARED_TAG: "yes" if is_compared else "no"})
 
     def _run(self, recorded: RecordedRun) -> str:
         """Return the id of the MLflow run of `recorded`. Send the curve if it shows none."""
@@ -190,8 +214,9 @@ class Mirror:
         study, trial, run, _ = recorded
         tags = {"mlflow.parentRunId": self._parent(study), **artifacts.identity_tags(trial, run)}
         found = self._find_or_create(study, RUN_TAG, run.uid, run.started_at, tags, recorded.name)
-        missing = sorted(run.config.keys() - found.data.params.keys())
-        params = [Param(key, str(run.config[key])) for key in missing]
+        settings = artifacts.shown_settings(run)
+        missing = sorted(settings.keys() - found.data.params.keys())
+        params = [Param(key, str(settings[key])) for key in missing]
         self.client.log_batch(found.info.run_id, params=params)
         self.runs[run.uid] = found.info.run_id, found.data.tags.get(CURVE_TAG, "")
 
@@ -217,27 +242,14 @@ class Mirror:
             return self.client.create_run(experiment, milliseconds(started), tags, name)
 
     def _experiment(self, study: StudyRow) -> str:
-        """Return the id of the study's experiment. A name that is taken gets a suffix."""
+        """Return the id of the study's experiment."""
         if study.uid not in self.experiments:
-            names = (study.name, f"{study.name}-{study.uid[:8]}")
-            ids = (self._experiment_named(name, study) for name in names)
-            self.experiments[study.uid] = next(id for id in ids if id is not None)
-        return self.experiments[study.uid]
-
-    def _experiment_named(self, name: str, study: StudyRow) -> str | None:
-        """Find, restore or create the experiment. Return None if it shows another study."""
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
             # a server decides itself where artifacts are; without one MLflow would use ./mlruns
             embedded = self.uri.partition(":")[0].partition("+")[0] in DATABASES
             location = (self.home / "artifacts" / study.uid).as_uri() if embedded else None
-            tags = {STUDY_TAG: study.uid, "mlflow.note.content": study.spec["description"]}
-            return str(self.client.create_experiment(name, location, tags))
-        if found.tags.get(STUDY_TAG) != study.uid:
-            return None
-        if found.lifecycle_stage == "deleted":
-            self.client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
+            found = experiments.restore_or_create(self.client, study, location)
+            self.experiments[study.uid] = found
+        return self.experiments[study.uid]
 
     def _log_epochs(self, mlflow_run: str, epochs: Sequence[EpochRow]) -> None:
         points = artifacts.epoch_metrics(epochs)
@@ -276,7 +288,9 @@ class Mirror:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Keep other processes of this home from creating the same things at the same time."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        if not self.home.is_dir():  # a home that was deleted is not created again
+            yield
+            return
         with open(self.home / "mlflow.lock", "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -314,13 +328,3 @@ def _innermost(error: BaseException) -> BaseException:
 def _one_line(error: BaseException, uri: str) -> str:
     text = redact(str(error) or type(error).__name__, uri)
     return " ".join(text.split())[:300]
-
-
-def redact(text: str, uri: str) -> str:
-    """Replace the user name and password of a tracking URI with ***."""
-    login = uri.partition("://")[2].rpartition("@")[0]
-    password = login.partition(":")[2]
-    for secret in (login, unquote(login), password, unquote(password)):
-        if secret:
-            text = text.replace(secret, "***")
-    return text

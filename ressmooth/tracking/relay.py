@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ressmooth.errors import StorageError, StoreUnreachable, TrackingError
 from ressmooth.store import OutboxRow, Store
-from ressmooth.tracking.mirror import Mirror, Rejected, group_by_subject, redact
+from ressmooth.tracking.mirror import Mirror, Rejected, group_by_subject
+from ressmooth.tracking.server import redact
 
 BATCH_ROWS = 200  # outbox rows delivered and marked at once
 MIN_PERIOD_SECONDS = 1.0  # between two batches
@@ -51,9 +52,9 @@ def _deliver(store: Store, mirror: Mirror, group: list[OutboxRow]) -> None:
 
 
 class Relay(threading.Thread):
-    """Delivers a study's outbox while it runs. It has its own Store and never raises."""
+    """Delivers the outbox of a study, or of all. It has its own Store and never raises."""
 
-    def __init__(self, url: str, home: Path, uri: str, study_id: int) -> None:
+    def __init__(self, url: str, home: Path, uri: str, study_id: int | None) -> None:
         super().__init__(name="relay", daemon=True)
         self.url, self.study_id = url, study_id
         self.mirror = Mirror(uri, home)

@@ -56,7 +56,7 @@ def test_other_grids_and_ranges_are_axes():
 
 def test_recorded_trials_become_an_optuna_study():
     trials = [trial(1, {"b": 0.1, "mu": 0.5}, 90.0), trial(2, {"b": 0.3, "mu": 0.5}, 91.0)]
-    study = optuna_study(trials, {"b": FloatDistribution(0.1, 0.3)})
+    study = optuna_study(spec_of(), trials, {"b": FloatDistribution(0.1, 0.3)})
     assert study.best_params == {"b": 0.3} and study.best_value == 91.0
 
 

@@ -1,0 +1,171 @@
+"""The pages of `ressmooth ui` in front of MLflow: all studies, their reports, and their curves."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader
+from markupsafe import escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+
+from ressmooth import paths
+from ressmooth.errors import ConfigError, RessmoothError
+from ressmooth.report import queue as shown
+from ressmooth.report.compare import by_selecting_statistic, compare_studies
+from ressmooth.report.page import Report, write
+from ressmooth.report.verdicts import verdict_sentences
+from ressmooth.store import Queue, Store, StudyRow, default_url, open_store
+from ressmooth.store.database import Database
+from ressmooth.tracking.mirror import Mirror
+
+MLFLOW = "/mlflow"  # MLflow's own pages are below this path
+PACKAGES = ("ressmooth.tracking", "ressmooth.report")
+TEMPLATES = Environment(
+    loader=ChoiceLoader([PackageLoader(package, ".") for package in PACKAGES]),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the first page shows of a study."""
+
+    study: StudyRow
+    states: Counter[str]  # number of runs by state
+    done: int  # runs
+    verdicts: list[str]
+
+    @property
+    def total(self) -> int:
+        return self.states.total()
+
+
+class Landing:
+    """Answers requests from the Store as it is at that moment."""
+
+    def __init__(self, home: Path, mirror: Mirror) -> None:
+        self.home, self.mirror = home, mirror
+        self.reports: dict[str, tuple[Any, str]] = {}  # what it shows, and the page
+        self.drawing = threading.Lock()  # matplotlib's settings are global
+
+    def routes(self) -> list[Route]:
+        """Return the routes. Starlette calls these methods in threads, so MLflow never waits."""
+        return [
+            Route("/", self.index),
+            Route("/queue", self.queue),
+            Route("/report/{study}", self.report),
+            Route("/curves/{study}", self.curves),
+        ]
+
+    def index(self, request: Request) -> HTMLResponse:
+        try:
+            return self._page(studies=self.progress(), **self._queue())
+        except RessmoothError as error:
+            return self._page(problem=error, status=500)
+
+    def queue(self, request: Request) -> HTMLResponse:
+        """Answer with the part of the first page that refreshes itself."""
+        try:
+            text = TEMPLATES.get_template("queue.html").render(home=self.home, **self._queue())
+            return _html(text)
+        except RessmoothError as error:
+            return _html(str(escape(error)), 500)
+
+    def report(self, request: Request) -> HTMLResponse:
+        """Answer with the report of a study, drawn when its runs or its file have changed."""
+        try:
+            with self._study(request) as (store, study), self.drawing:
+                runs = [run for trial in store.trials(study.id) for run in trial.runs]
+                page = self.reports.get(study.uid)
+                shown = (study.spec, runs)
+                if page is None or page[0] != shown:
+                    page = self.reports[study.uid] = shown, _report(store, study)
+                return _html(page[1])
+        except RessmoothError as error:
+            return self._page(problem=error, status=404)
+
+    def curves(self, request: Request) -> HTMLResponse:
+        """Answer with a page that opens MLflow's charts of a study."""
+        try:
+            with self._study(request) as (_, study):
+                charts = self.mirror.charts(study)
+            if charts is None:
+                command = paths.command(self.home, "sync")
+                raise ConfigError(f"{study.name}: not in MLflow yet; deliver it: {command}")
+            return self._page(opens=f"{MLFLOW}/{charts}")
+        except RessmoothError as error:
+            return self._page(problem=error, status=404)
+
+    def progress(self) -> list[Progress]:
+        """Return the progress of every study, newest first. A home without a database has none."""
+        if self._is_new():
+            return []
+        with self._store() as store:
+            return [_progress(store, study) for study in reversed(store.studies())]
+
+    def _queue(self) -> dict[str, Any]:
+        """Return what the queue's template shows, the same as `ressmooth queue`."""
+        queue = Queue(None, [], [], 0)
+        if not self._is_new():
+            with self._store() as store:
+                queue = store.queue(ended=0)
+        return {"queue": queue, "active": queue.studies, "shown": shown}
+
+    def _is_new(self) -> bool:
+        with closing(Database(default_url(self.home))) as database:
+            return database.is_new()
+
+    @contextmanager
+    def _store(self) -> Iterator[Store]:
+        with closing(open_store(default_url(self.home), create=False)) as store:
+            yield store
+
+    @contextmanager
+    def _study(self, request: Request) -> Iterator[tuple[Store, StudyRow]]:
+        """Open the Store, and find the study that the address names."""
+        name = request.path_params["study"]
+        with self._store() as store:
+            study = store.study(name)
+            if study is None:
+                raise ConfigError(f"no study {name!r} here")
+            yield store, study
+
+    def _page(self, status: int = 200, **values: Any) -> HTMLResponse:
+        launch = paths.command(self.home, "study", "quickstart")
+        template = TEMPLATES.get_template("landing.html")
+        text = template.render(mlflow=MLFLOW, home=self.home, launch=launch, **values)
+        return _html(text, status)
+
+
+def _html(text: str, status: int = 200) -> HTMLResponse:
+    return HTMLResponse(text, status, {"Cache-Control": "no-store"})
+
+
+def _progress(store: Store, study: StudyRow) -> Progress:
+    runs = [run for trial in store.trials(study.id) for run in trial.runs]
+    comparisons = by_selecting_statistic(compare_studies(store, [study]))
+    return Progress(
+        study=study,
+        states=Counter(run.state for run in runs),
+        done=sum(run.state.is_terminal for run in runs),
+        verdicts=verdict_sentences(comparisons),
+    )
+
+
+def _report(store: Store, study: StudyRow) -> str:
+    """Return the page of a study's report."""
+    contents = Report(store, study)
+    if not contents.arms:
+        raise ConfigError(f"{study.name}: nothing to report yet, no trial is complete")
+    with TemporaryDirectory() as directory:
+        write(contents, Path(directory))
+        return (Path(directory) / "index.html").read_text()
