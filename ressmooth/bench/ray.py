@@ -16,6 +16,7 @@ from ressmooth.config import METRICS, Epoch
 from ressmooth.engines import Decision
 from ressmooth.engines.progress import View
 from ressmooth.engines.ray import RayEngine, Worker
+from ressmooth.engines.scheduler import ActiveStudy, Scheduler
 from ressmooth.store import State, Store
 from ressmooth.tracking.relay import Relay
 from ressmooth.tracking.server import tracking_uri
@@ -66,7 +67,9 @@ def run_ours(directory: str, runs: int, launched: float) -> None:
             times.append(time.time() - launched)
 
     with TimingView(planner, engine.workers, quiet=True) as view:
-        engine.run(planner, home, view, lambda: None)
+        scheduler = Scheduler()
+        scheduler.add(ActiveStudy(planner))
+        engine.run(scheduler, planner.store, home, view, lambda: None)
     print(json.dumps(times), flush=True)
     os._exit(0)  # the relay may still be drawing figures
 

@@ -85,17 +85,22 @@ class Bench:
 
 
 def as_table(rows: list[Row]) -> str:
-    from rich.table import Table
-
-    from ressmooth.report.tables import render_table
+    from ressmooth.report.sheet import Sheet, as_text
 
     title = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
-    table = Table("goal", "what", "ratio", "range", "must", "holds", title=title)
-    for row in rows:
-        ratio, span = f"{row.ratio:.3g}", f"{row.low:.3g} … {row.high:.3g}"
-        must = f"{'≤' if row.at_most else '≥'} {row.must:g}"
-        table.add_row(row.goal, row.what, ratio, span, must, "yes" if row.holds else "no")
-    return render_table(table)
+    cells = [
+        [
+            row.goal,
+            row.what,
+            f"{row.ratio:.3g}",
+            f"{row.low:.3g} … {row.high:.3g}",
+            f"{'≤' if row.at_most else '≥'} {row.must:g}",
+            "yes" if row.holds else "no",
+        ]
+        for row in rows
+    ]
+    head = ("goal", "what", "ratio", "range", "must", "holds")
+    return as_text(Sheet(title, head, cells, details=(1,)))
 
 
 def as_json(rows: list[Row]) -> str:

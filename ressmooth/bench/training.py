@@ -20,7 +20,8 @@ from ressmooth.config import parse
 from ressmooth.smoothing import Constant, SmoothingLoss, diffusivity, residual
 from ressmooth.training import models
 from ressmooth.training.checkpoint import save
-from ressmooth.training.data import Batches, Normaliser, load
+from ressmooth.training.data import Batches, Normaliser
+from ressmooth.training.datasets import load
 from ressmooth.training.losses import SquaredError
 from ressmooth.training.trainer import Trainer
 

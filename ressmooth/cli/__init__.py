@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ressmooth import __version__, paths
-from ressmooth.errors import ConfigError, RessmoothError
+from ressmooth.errors import ConfigError, RessmoothError, did_you_mean
 from ressmooth.formatting import printable
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMANDS = {  # by module of ressmooth.cli
     "train": ("train", "bench"),
     "studies": ("list", "show", "compare", "report", "plot", "export", "retry", "rerun"),
-    "admin": ("fetch", "sync", "ui", "db", "doctor"),
+    "manage": ("rename", "delete", "clean"),
+    "queue": ("queue", "workers"),
+    "service": ("serve", "watch", "logs", "stop", "resume", "priority"),
+    "admin": ("fetch", "sync", "ui", "db", "doctor", "schema"),
 }
 MODULES = {name: module for module, names in COMMANDS.items() for name in names}
 
@@ -76,6 +79,7 @@ def open_home(home: Path) -> "Store":
 def find_study(store: "Store", name: str) -> "StudyRow":
     study = store.study(name)
     if study is None:
-        known = ", ".join(row.name for row in store.studies()) or "none yet"
-        raise ConfigError(f"no study {name!r} here; known: {known}")
+        known = [row.name for row in store.studies()]
+        hint = did_you_mean(name[:64], known)
+        raise ConfigError(f"no study {name!r} here{hint}; known: {', '.join(known) or 'none yet'}")
     return study

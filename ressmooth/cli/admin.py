@@ -1,20 +1,31 @@
 """Commands that maintain a home directory, and the checks of `ressmooth doctor`."""
 
+import json
 import os
 import shutil
 import sys
 from contextlib import closing
+from ctypes import CDLL
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
 import click
 
 from ressmooth.cli import main, open_home, with_home
-from ressmooth.config import DatasetName
-from ressmooth.errors import RessmoothError
-from ressmooth.paths import make_directory
+from ressmooth.config import BUILT_IN, DatasetName
+from ressmooth.errors import RessmoothError, TrackingError
+from ressmooth.formatting import count
+from ressmooth.paths import (
+    DEBIAN_FASHION_MNIST,
+    check_writable,
+    make_directory,
+    nearest_place,
+)
 
+DRIVERS = ("/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")  # NVIDIA, Windows' subsystem, AMD
 MIN_FREE_GB = 1.0  # below this, the disk counts as full
 
 
@@ -25,35 +36,42 @@ MIN_FREE_GB = 1.0  # below this, the disk counts as full
 @with_home
 def fetch(names: tuple[str, ...], home: Path) -> None:
     """Download and decode each DATASET, as a study does before it trains."""
-    from ressmooth.training import data
+    from ressmooth.training import datasets
 
     for name in names:
-        found = data.load(name, home / "data")
+        found = datasets.load(name, home / "data")
         click.echo(f"{name}: {len(found.train):,} training images, {len(found.test):,} test images")
 
 
 @main.command()
 @with_home
 def sync(home: Path) -> None:
-    """Deliver pending events to MLflow."""
-    from ressmooth.tracking import relay
+    """Deliver pending events to MLflow, and messages to the webhook."""
+    from ressmooth.tracking import relay, webhook
     from ressmooth.tracking.server import tracking_uri
 
-    sent = relay.sync(open_home(home), home, tracking_uri(home))
+    store, address = open_home(home), webhook.webhook_address()
+    unanswered = None
+    if address:
+        try:
+            messages = webhook.send_pending(store, home, address)
+            click.echo(f"{count(messages, 'message')} sent to the webhook")
+        except TrackingError as error:
+            unanswered = error  # MLflow may answer
+    sent = relay.sync(store, home, tracking_uri(home))
     click.echo(f"{sent} events delivered")
+    if unanswered:
+        raise unanswered
 
 
 @main.command()
 @click.option("--port", type=click.IntRange(1, 65535), default=5000)
 @with_home
 def ui(port: int, home: Path) -> None:
-    """Serve MLflow on 127.0.0.1 with the curves and artifacts of this home."""
+    """Serve every study with its curves in MLflow and its report, on 127.0.0.1."""
     from ressmooth.tracking import server
 
-    click.echo(f"MLflow is at http://127.0.0.1:{port} (Ctrl-C stops it)")
-    for name, address in server.pages(home, port).items():
-        click.echo(f"  {name}: {address}")
-    sys.exit(server.serve(home, port))
+    server.serve(home, port, click.echo)
 
 
 @main.group()
@@ -74,20 +92,48 @@ def upgrade(home: Path) -> None:
     click.echo(f"{store.safe_url(url)} {result} {after}")
 
 
-def _torch(home: Path) -> str:
-    import torch
+@main.command()
+@click.option(
+    "--plugin",
+    "plugin_files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="add the names and settings of a plug-in",
+)
+def schema(plugin_files: tuple[Path, ...]) -> None:
+    """Print the JSON Schema of study files, with which editors complete and check them."""
+    from ressmooth import plugins
+    from ressmooth.spec.json_schema import study_schema
+    from ressmooth.spec.reader import SETTINGS
 
-    return f"{torch.__version__}, {torch.get_num_threads()} threads"
+    click.echo(json.dumps(study_schema(plugins.find(plugin_files, SETTINGS)), indent=1))
+
+
+def _torch(home: Path) -> str:
+    """Load torch's libraries, which finds missing and damaged ones in a fifth of torch's time."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise RessmoothError("not installed: pip install torch")
+    try:
+        CDLL(str(Path(spec.origin).parent / "lib" / "libtorch_python.so"))
+    except OSError:
+        try:  # it can also load libraries in other ways
+            import_module("torch")
+        except (ImportError, OSError) as error:
+            raise RessmoothError(f"cannot be loaded: {error}") from error
+    return version("torch")
 
 
 def _cuda(home: Path) -> str:
+    """Ask torch for its GPUs, which takes seconds, if there is a driver."""
+    if not any(Path(driver).exists() for driver in DRIVERS):
+        return "no GPU"
     from torch import cuda
 
-    if cuda.is_available():
-        return ", ".join(cuda.get_device_name(i) for i in range(cuda.device_count()))
-    if Path("/proc/driver/nvidia").exists():
+    if not cuda.is_available():
         raise RessmoothError("a driver is installed, but torch finds no GPU")
-    return "no GPU"
+    return ", ".join(cuda.get_device_name(i) for i in range(cuda.device_count()))
 
 
 def _database(home: Path) -> str:
@@ -119,18 +165,23 @@ def _ray(home: Path) -> str:
 
 
 def _disk(home: Path) -> str:
-    path = next(path for path in (home, *home.parents) if path.exists())
-    free_gb = shutil.disk_usage(path).free / 1e9
+    free_gb = shutil.disk_usage(nearest_place(home)).free / 1e9
     found = f"{home}: {free_gb:.1f} GB free"
-    if free_gb <= MIN_FREE_GB or not os.access(path, os.W_OK):
+    if free_gb <= MIN_FREE_GB:
         raise RessmoothError(found)
     return found
 
 
 def _data(home: Path) -> str:
-    from ressmooth.training.data import present
-
-    return f"present: {', '.join(present(home / 'data'))}; others are downloaded on first use"
+    data = home / "data"
+    is_present = {
+        "fashion_mnist": DEBIAN_FASHION_MNIST.is_dir() or (data / "FashionMNIST").is_dir(),
+        "cifar10": (data / "cifar-10-batches-py").is_dir(),
+        "cifar100": (data / "cifar-100-python").is_dir(),
+        "svhn": (data / "train_32x32.mat").is_file(),
+    }
+    names = [*BUILT_IN, *(name for name, found in is_present.items() if found)]
+    return f"present: {', '.join(names)}; others are downloaded on first use"
 
 
 CHECKS = {
@@ -148,6 +199,7 @@ CHECKS = {
 @with_home
 def doctor(home: Path) -> None:
     """Check torch and CUDA, the database, MLflow, Ray, the disk and the data."""
+    check_writable(home)
     is_ok = True
     for subject, check in CHECKS.items():
         try:

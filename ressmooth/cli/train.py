@@ -10,13 +10,15 @@ import click
 from ressmooth.cli import main
 from ressmooth.config import PROTOCOL, RunConfig, choices
 from ressmooth.errors import Diverged
-from ressmooth.paths import home
+from ressmooth.paths import command, home
 
 
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add one option per setting of a run. Omitted settings follow the paper's protocol."""
     of_protocol = {"lr", *next(iter(PROTOCOL.values()))}
     for name, field in reversed(RunConfig.model_fields.items()):
+        if name == "plugin_settings":  # plug-ins are for studies
+            continue
         flag = f"--{name.replace('_', '-')}"
         default = "the paper's" if name in of_protocol else field.default
         names = choices(field.annotation)
@@ -46,6 +48,8 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
 
     values = {name: value for name, value in options.items() if value is not None}
     config = single_run.configure(values, out, resume)
+    if out is None:
+        click.echo("nothing is kept: no --out given", err=True)
     bar = EpochBar(config.epochs)
     try:
         with bar.progress:
@@ -57,10 +61,10 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
                     err=True,
                 )
             bar.start(len(state["curve"]) if state else 0)
-            data = data or home() / "data"
-            result = single_run.run(config, bar.advance, data=data, out=out, state=state)
+            place = data or home() / "data"
+            result = single_run.run(config, bar.advance, data=place, out=out, state=state)
     except KeyboardInterrupt:
-        hint = f"; resume with: ressmooth train --out {out} --resume" if out else ""
+        hint = f"; resume with: {_resume_command(out, data)}" if out else ""
         click.echo(f"stopped after epoch {bar.done}{hint}", err=True)
         sys.exit(130)
     if result.diverged_at is not None:
@@ -75,6 +79,11 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
         click.echo(f"test accuracy {result.test_acc:.2f} %")
     if out is not None:
         click.echo(f"wrote {out}/: config.json, curves.csv, curves.png and a checkpoint")
+
+
+def _resume_command(out: Path, data: Path | None) -> str:
+    options = ["--data", str(data)] if data else []
+    return command(home(), "train", "--out", str(out), "--resume", *options)
 
 
 @main.command()

@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ressmooth.cli import main
+from ressmooth.config import COSTS
 from ressmooth.training.checkpoint import sha256
 
 TINY = ["train", "--dataset", "digits", "--fraction", "0.2", "--epochs", "3", "--threads", "1"]
@@ -32,10 +34,39 @@ def test_train_writes_config_curves_figure_and_checkpoint(tmp_path):
 
 
 def test_progress_is_one_line_per_epoch_on_stderr(tmp_path):
+    result = run(*TINY, "--out", tmp_path)
+    first, second, *lines = result.stderr.splitlines()
+    assert first.split() == ["train", "train", "validation", "validation"]
+    assert second.split() == "epoch loss accuracy loss accuracy scale time left".split()
+    assert [line.split()[0] for line in lines] == ["1/3", "2/3", "3/3"]
+    assert max(len(line) for line in (first, second, *lines)) <= 80
+    (row, *_) = csv.DictReader((tmp_path / "curves.csv").open())
+    shown = dict(zip(second.split()[1:3], lines[0].split()[1:3], strict=True))
+    assert shown["loss"] == f"{float(row['train_loss']):.4f}"
+    assert f"{float(row['val_acc']):.2f} %" in lines[0]
+    assert "loss" not in result.stdout and "nothing is kept" not in result.stderr
+
+
+def test_without_out_the_first_line_says_that_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = run(*TINY)
-    lines = result.stderr.splitlines()
-    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
-    assert "epoch" not in result.stdout
+    assert result.stderr.splitlines()[0] == "nothing is kept: no --out given"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_stopped_run_says_how_to_resume_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = ["--out", "two words", "--data", "my data"]
+    command = [sys.executable, "-m", "ressmooth.cli", *TINY, "--epochs", "500", *out]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if line.lstrip().startswith("2/500 "):
+            process.send_signal(signal.SIGINT)
+            break
+    said = process.stderr.read()
+    assert process.wait() == 130
+    hint = said.partition("resume with: ")[2].strip()
+    assert hint == "ressmooth train --out 'two words' --resume --data 'my data'"
 
 
 @pytest.mark.slow
@@ -46,7 +77,7 @@ def test_a_killed_run_resumes_to_the_same_curve(tmp_path):
     command = [sys.executable, "-m", "ressmooth.cli", *arguments, "--out", str(killed)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
-        if line.startswith("epoch 2/"):
+        if line.lstrip().startswith("2/"):
             process.kill()
     process.wait()
     result = run("train", "--out", killed, "--resume")
@@ -54,7 +85,7 @@ def test_a_killed_run_resumes_to_the_same_curve(tmp_path):
 
     def curve(directory):
         rows = list(csv.DictReader((directory / "curves.csv").open()))
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+        return [{k: v for k, v in row.items() if k not in COSTS} for row in rows]
 
     assert curve(killed) == curve(whole)
 

@@ -1,0 +1,71 @@
+"""`ressmooth fetch`, `sync`, `db upgrade` and `doctor`."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers.commands import run
+
+from ressmooth.training.datasets import DEBIAN_FASHION_MNIST
+
+pytestmark = pytest.mark.usefixtures("mlflow_is_unreachable")
+
+
+def test_fetch_decodes_a_data_set_once(tmp_path):
+    assert "1,437 training images" in run("fetch", "digits", home=tmp_path).output
+    if DEBIAN_FASHION_MNIST.is_dir():
+        assert "60,000 training images" in run("fetch", "fashion_mnist", home=tmp_path).output
+        assert len(list(tmp_path.glob("data/fashion_mnist-*.pt"))) == 1
+
+
+def test_sync_without_mlflow_names_its_address(home):
+    result = run("sync", home=home)
+    assert result.exit_code == 4 and "http://127.0.0.1:9" in result.stderr
+
+
+def test_db_upgrade_reports_the_revision(home, tmp_path):
+    assert "is already at 0004" in run("db", "upgrade", home=home).output
+    assert "upgraded from nothing to 0004" in run("db", "upgrade", home=tmp_path / "new").output
+
+
+def test_doctor_finds_what_is_missing(home, monkeypatch):
+    result = run("doctor", home=home)
+    assert result.exit_code == 1
+    assert "BAD  MLflow" in result.output and "ok   database" in result.output
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    result = run("doctor", home=home)
+    assert result.exit_code == 0, result.output
+
+
+def test_doctor_finds_a_torch_that_cannot_be_loaded(home, tmp_path):
+    (tmp_path / "torch" / "lib").mkdir(parents=True)
+    (tmp_path / "torch" / "lib" / "libtorch_python.so").write_text("damaged")
+    broken = "raise ImportError('libcudart.so.13: cannot open shared object file')"
+    (tmp_path / "torch" / "__init__.py").write_text(broken)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "ressmooth.cli", "doctor", "--home", str(home)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert "BAD  torch: cannot be loaded: libcudart.so.13: cannot open" in done.stdout
+    assert done.returncode == 1 and "ok   database" in done.stdout
+
+
+def test_doctor_finds_a_damaged_embedded_mlflow(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    (tmp_path / "mlflow.db").write_bytes(b"not a database" * 100)
+    assert "BAD  MLflow: MLflow at" in run("doctor", home=tmp_path).output
+    (tmp_path / "mlflow.db").unlink()
+    assert "ok   MLflow" in run("doctor", home=tmp_path).output
+
+
+def test_doctor_counts_the_studies_of_an_embedded_mlflow(home, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert run("sync", home=home).exit_code == 0
+    assert "mlflow.db, 1 studies" in run("doctor", home=home).output
+
+
+def test_doctor_refuses_a_home_that_cannot_be_written():
+    result = run("doctor", home="/proc/ressmooth")  # where even root creates nothing
+    assert result.exit_code == 2
+    assert "'/proc/ressmooth': cannot write to /proc" in result.stderr and "--home" in result.stderr

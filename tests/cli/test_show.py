@@ -1,0 +1,47 @@
+"""`ressmooth list` and `show`."""
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+from helpers import records, specs
+from helpers.commands import run
+
+from ressmooth.store import Holder, default_url, open_store
+
+pytestmark = pytest.mark.usefixtures("mlflow_is_unreachable")
+
+
+def test_list_shows_the_study_and_its_best_arm(home):
+    output = run("list", home=home).output
+    assert "tiny" in output and "1 complete, 1 failed" in output and "sgd" in output
+
+
+def test_show_lists_every_run_and_why_one_failed(home):
+    output = run("show", "tiny", home=home).output
+    assert "run 2 (bad, seed 0): diverged at epoch 1" in output
+    assert "2/2" in output and "accuracy in %" in output
+
+
+def test_an_unknown_study_names_the_known_ones(home):
+    result = run("show", "tyni", home=home)
+    assert result.exit_code == 2
+    assert result.stderr == "error: no study 'tyni' here; known: tiny\n"
+
+
+def test_list_creates_nothing(tmp_path):
+    result = run("list", home=tmp_path / "none")
+    assert result.exit_code != 0 and "launch a study to create it" in result.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_list_names_no_best_arm_in_a_tie_and_no_dead_launcher(tmp_path):
+    store = open_store(default_url(tmp_path))
+    arms = {"sgd": {"method": "mse"}, "laplace": {"b": 0.5}}
+    study = records.simulate(store, specs.study(arms, name="tied"), lambda config: 90.0)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    store.acquire(study.id, replace(Holder.here(), pid=dead.pid, token="dead"))
+    store.close()
+    output = run("list", home=tmp_path).output
+    assert "2 arms tie at 90.00 %" in output and f"/{dead.pid}" not in output

@@ -1,0 +1,89 @@
+"""Submitting to a service: where studies may only be submitted, and whether one is alive."""
+
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from ressmooth.cli import main as ressmooth
+from ressmooth.store import Holder, StudyState, default_url, open_store
+from ressmooth.study import main as study
+
+NODES = [{"node": "a", "workers": 3, "gpus": 0}, {"node": "b", "workers": 1, "gpus": 0}]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.delenv("RESSMOOTH_DATABASE_URL", raising=False)
+    monkeypatch.setenv("RESSMOOTH_HOME", str(tmp_path))
+    monkeypatch.setenv("RESSMOOTH_USER", "anna")
+    return tmp_path
+
+
+@pytest.fixture
+def container(home, monkeypatch):
+    """The environment of a command in the deployment."""
+    monkeypatch.setenv("RESSMOOTH_SERVE", "docker compose up -d")
+    return home
+
+
+@pytest.fixture
+def service(home):
+    with closing(open_store(default_url(home))) as store:
+        holder = Holder.here()
+        assert store.acquire_service(holder, "ray")
+        store.service_heartbeat(holder, "4 workers on 2 Ray nodes", NODES, {})
+        yield holder
+
+
+def run(command, *words):
+    return CliRunner().invoke(command, words)
+
+
+def test_where_studies_are_only_submitted_a_study_waits_for_the_service(container, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "ressmooth.engines.watching.watch", lambda store, row, *_, **__: seen.append(row) or 0
+    )
+    done = run(study, "quickstart", "--engine", "ray")
+    assert done.exit_code == 0, done.output
+    assert "quickstart waits, because no service is running; start one: docker compose up -d" in (
+        " ".join(done.output.split())
+    )
+    assert [(row.name, row.state) for row in seen] == [("quickstart", StudyState.QUEUED)]
+    with closing(open_store(default_url(container))) as store:
+        assert [row.owner for row in store.submissions()] == ["anna"]
+        assert not store.trials(seen[0].id)  # nothing has been planned or run here
+
+
+def test_resuming_there_does_not_offer_to_run_the_study(container):
+    assert run(study, "quickstart", "--detach").exit_code == 0
+    assert run(ressmooth, "stop", "quickstart").exit_code == 0
+    resumed = run(ressmooth, "resume", "quickstart").output
+    assert "start one: docker compose up -d" in resumed and "run it here" not in resumed
+
+
+def test_a_dry_run_counts_the_workers_of_the_service(container, service):
+    plan = run(study, "quickstart", "--dry-run")
+    assert "4 workers on 2 Ray nodes: 12 runs in about 3 rounds." in " ".join(plan.output.split())
+
+
+def test_a_dry_run_without_a_service_says_how_to_start_one(container):
+    refused = run(study, "quickstart", "--dry-run")
+    assert refused.exit_code == 2
+    assert "no service is running; start one: docker compose up -d" in refused.output
+
+
+def test_a_monitor_learns_whether_the_service_is_alive(home, service):
+    alive = run(ressmooth, "serve", "--check")
+    assert alive.exit_code == 0 and str(service) in alive.output
+    with closing(open_store(default_url(home))) as store:
+        store.release_service(service)
+    gone = run(ressmooth, "serve", "--check")
+    assert gone.exit_code == 4 and "no service is running" in gone.output
+
+
+def test_a_monitor_learns_that_the_service_is_silent(home, service, monkeypatch):
+    monkeypatch.setattr(Holder, "is_dead", lambda self: True)
+    silent = run(ressmooth, "serve", "--check")
+    assert silent.exit_code == 4 and "sent its last heartbeat" in silent.output
