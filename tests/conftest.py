@@ -11,6 +11,18 @@ from helpers import launch
 
 from ressmooth.config import RunConfig, parse
 
+os.environ["RESSMOOTH_BESIDE_SERVICE"] = "1"  # tests have services beside launches
+# Every Ray of the tests asks for this token. Ray reads the mode once, when it is first used.
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+os.environ["COLUMNS"] = "100"  # readline, once it is loaded, sets another width for child processes
+os.environ["RAY_worker_niceness"] = "0"  # not 15, or tests in another process would starve them
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave the chaos tier out unless it is asked for, also of files that are slow as a whole."""
+    if "chaos" not in config.option.markexpr:
+        items[:] = [item for item in items if not item.get_closest_marker("chaos")]
+
 
 @pytest.fixture(autouse=True)
 def one_thread():
@@ -49,16 +61,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def ray_token():
-    """Every Ray of the tests asks for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        yield
-
-
-@pytest.fixture(scope="session")
-def ray_cluster(ray_token):
+def ray_cluster():
     """A real Ray cluster of one node with two CPUs."""
     from ray.cluster_utils import Cluster
 

@@ -9,6 +9,7 @@ import ressmooth
 
 PACKAGE = Path(ressmooth.__file__).parent
 LAYERS = """
+    api
     study
     cli
     bench
@@ -21,6 +22,7 @@ LAYERS = """
     spec
     smoothing
     config
+    plugins
     paths formatting
     errors __init__
 """
@@ -31,6 +33,7 @@ ROOMS = {  # third parties and the packages that may import them
     "mlflow": {"tracking", "bench"},
     "optuna": {"search", "report", "tracking", "bench"},
     "ray": {"engines", "bench"},
+    "prometheus_client": {"tracking"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

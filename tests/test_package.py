@@ -53,5 +53,6 @@ def test_an_installed_wheel_runs_a_bundled_study(python, tmp_path):
         ("complete", 12)
     ]
     found = [str(python), "-c", "import ressmooth; print(ressmooth.__file__)"]
+    assert next(python.parents[1].rglob("ressmooth/studies/study.schema.json")).is_file()
     place = subprocess.run(found, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert place.stdout.startswith(str(python.parents[1]))

@@ -1,6 +1,20 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-from ressmooth.paths import home
+import pytest
+
+from ressmooth.paths import command, home, only_submits, serve_command, user
+
+NAMELESS = """
+import os, pwd, socket
+from ressmooth.paths import user
+for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "RESSMOOTH_USER"):
+    os.environ.pop(name, None)
+os.setuid(54321)
+assert user() == f"54321@{socket.gethostname()}", user()
+"""
 
 
 def test_home_is_set_by_the_environment_or_in_the_users_directory(monkeypatch, tmp_path):
@@ -8,3 +22,31 @@ def test_home_is_set_by_the_environment_or_in_the_users_directory(monkeypatch, t
     assert home() == tmp_path
     monkeypatch.delenv("RESSMOOTH_HOME")
     assert home() == Path.home() / ".ressmooth"
+
+
+def test_a_suggested_command_names_the_home_unless_it_is_the_default(monkeypatch, tmp_path):
+    monkeypatch.setenv("RESSMOOTH_HOME", str(tmp_path))
+    assert command(tmp_path, "show", "mine") == "ressmooth show mine"
+    other = tmp_path / "two words"
+    assert command(other, "show", "mine") == f"ressmooth show mine --home '{other}'"
+
+
+def test_the_environment_names_the_user(monkeypatch):
+    monkeypatch.setenv("RESSMOOTH_USER", "mia@box")
+    assert user() == "mia@box"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without a name")
+def test_a_user_without_a_name_has_a_number():
+    subprocess.run([sys.executable, "-c", NAMELESS], check=True)
+
+
+def test_a_container_says_how_its_commands_are_typed_outside(monkeypatch, tmp_path):
+    monkeypatch.setenv("RESSMOOTH_HOME", str(tmp_path))
+    assert not only_submits() and serve_command(tmp_path) == "ressmooth serve"
+    monkeypatch.setenv("RESSMOOTH_COMMAND", "docker compose run --rm study ressmooth")
+    monkeypatch.setenv("RESSMOOTH_SERVE", "docker compose up -d")
+    assert command(tmp_path, "watch", "my study") == (
+        "docker compose run --rm study ressmooth watch 'my study'"
+    )
+    assert only_submits() and serve_command(tmp_path) == "docker compose up -d"

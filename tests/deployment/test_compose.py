@@ -12,11 +12,13 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from ressmooth.cli.service import serve
+
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
 ONE_SHOT = ("migrate", "study")
-WEAK = re.compile(r"password1234|postgres:postgres|admin:admin|changeme", re.I)
+WEAK = re.compile(rb"password1234|postgres:postgres|admin:admin|changeme", re.I)
 PINNED = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==([\w.+!]+)", re.MULTILINE)
 
 every_service = pytest.mark.parametrize("name", SERVICES)
@@ -63,7 +65,7 @@ def test_only_this_host_reaches_what_is_published():
     }
 
 
-def test_only_studies_have_a_way_out():
+def test_only_the_scheduler_has_a_way_out():
     networks = COMPOSE["networks"]
     assert networks["data"]["internal"] is networks["ray"]["internal"] is True
     masquerade = {"com.docker.network.bridge.enable_ip_masquerade": "false"}
@@ -76,7 +78,8 @@ def test_only_studies_have_a_way_out():
         "dashboard": {"edge"},
         "ray-head": {"ray"},
         "ray-worker": {"data", "ray"},
-        "study": {"outside", "data", "ray"},
+        "scheduler": {"outside", "data", "ray"},
+        "study": {"data"},
     }
 
 
@@ -123,7 +126,8 @@ def test_secrets_are_files_that_must_be_there_and_are_given_to_whom_needs_them()
         "dashboard": set(),
         "ray-head": {"ray_token"},
         "ray-worker": {"ray_token"},
-        "study": {"results_password", "mlflow_admin_password", "ray_token"},
+        "scheduler": {"results_password", "mlflow_admin_password", "ray_token"},
+        "study": {"results_password", "mlflow_admin_password"},
     }
 
 
@@ -133,7 +137,7 @@ def test_no_secret_is_in_the_repository_or_in_the_image():
     assert files and not [f for f in files if f.name == ".env" or "secrets" in f.parts]
     for file in files:
         if file.suffix in (".yml", ".sh", ".toml", ".example") or file.parent.name == "docker":
-            assert not WEAK.search((ROOT / file).read_text()), file
+            assert not WEAK.search((ROOT / file).read_bytes()), file
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert ignored[0] == "*" and not {"!.env", "!secrets", "!backups", "!.git"} & set(ignored)
 
@@ -160,7 +164,30 @@ def test_services_start_in_order():
     assert waits("mlflow") == waits("ray-head") == migrated
     assert waits("ray-worker") == {"ray-head": "service_healthy"}
     assert waits("backup") == {"mlflow": "service_healthy"}
-    assert waits("study") == {"mlflow": "service_healthy", "ray-head": "service_healthy"}
+    assert waits("scheduler") == {"ray-worker": "service_healthy"}
+
+
+def test_a_command_starts_no_service_and_trains_nothing_itself():
+    study = SERVICES["study"]
+    assert "depends_on" not in study and "entrypoint" not in study
+    assert study["environment"] == {
+        "RESSMOOTH_USER": "${USER:-unknown}",
+        "RESSMOOTH_COMMAND": "docker compose run --rm study ressmooth",
+        "RESSMOOTH_SERVE": "docker compose up -d",
+    }
+
+
+def test_the_scheduler_serves_with_the_options_that_there_are():
+    run, command = SERVICES["scheduler"]["command"][:2], SERVICES["scheduler"]["command"][2:]
+    assert run == ["ray-node", "run"]
+    values = [re.sub(r"^\$\{[A-Z_]+:-(.*)\}$", r"\1", word) for word in command]
+    context = serve.make_context("serve", values[2:])
+    assert values[:2] == ["ressmooth", "serve"]
+    assert (context.params["engine_name"], context.params["workers"]) == ("ray", "auto")
+    assert (context.params["gpus_per_run"], context.params["cpus_per_run"]) == ("auto", 1.0)
+    check = SERVICES["scheduler"]["healthcheck"]["test"]
+    assert check[:4] == ["CMD", "entrypoint", "ressmooth", "serve"]
+    assert serve.make_context("serve", check[4:]).params["check"]
 
 
 def test_one_variable_switches_to_gpus():
@@ -180,7 +207,7 @@ def test_every_variable_is_explained_in_the_example():
     text = (ROOT / "docker-compose.yml").read_text()
     used = set(re.findall(r"\$\{([A-Z_]+)", text))
     named = set(re.findall(r"^([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    assert used == named
+    assert used - {"USER"} == named  # USER comes from the shell
 
 
 RAY_NODE = str(ROOT / "docker" / "ray-node")

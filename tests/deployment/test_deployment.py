@@ -40,6 +40,14 @@ RESULTS = """
     JOIN epoch ON run_id = run.id WHERE study.name = '{}'
     GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3
 """
+EPOCHS = """
+    SELECT count(*) FROM epoch JOIN run ON run_id = run.id JOIN trial ON trial_id = trial.id
+    JOIN study ON study_id = study.id WHERE study.name = '{}'
+"""
+ATTEMPTS = """
+    SELECT max(attempt) FROM run JOIN trial ON trial_id = trial.id
+    JOIN study ON study_id = study.id WHERE study.name = '{}'
+"""
 ROWS = """
     SELECT table_name, (xpath('/row/c/text()', query_to_xml(
         format('SELECT count(*) AS c FROM %I', table_name), false, true, '')))[1]::text::int
@@ -81,13 +89,14 @@ class Deployment:
             if (ROOT / name).exists():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, directory / name, follow_symlinks=False)
-        for name in ("calm", "disturbed"):
+        for name in ("calm", "disturbed", "rebooted", "killed", "stopped"):
             (directory / "studies" / f"{name}.toml").write_text(STUDY.format(name=name))
         self.environment = {
             **os.environ,
             "COMPOSE_PROJECT_NAME": "ressmooth-test",
             "MLFLOW_PORT": str(self.port),
             "DASHBOARD_PORT": str(self.dashboard),
+            "USER": "anna",
         }
 
     def compose(self, *arguments, check=True):
@@ -99,8 +108,12 @@ class Deployment:
     def study(self, *command):
         return self.compose("run", "--rm", "-T", "study", *command)
 
+    def submit(self, study):
+        """Submit a study and leave. Return what was printed."""
+        return self.study("python", "-m", "ressmooth.study", study, "--detach").stdout
+
     def start(self, *command):
-        """A study that goes on meanwhile."""
+        """A command that goes on meanwhile."""
         return subprocess.Popen(
             [*self.compose_command, "run", "--rm", "-T", "study", *command],
             cwd=self.directory,
@@ -122,6 +135,20 @@ class Deployment:
 
     def results(self, study):
         return self.query(RESULTS.format(study))
+
+    def state(self, study):
+        return self.query(f"SELECT state FROM study WHERE name = '{study}'")[0]
+
+    def epochs(self, study):
+        """How many epochs of a study are recorded."""
+        return int(self.query(EPOCHS.format(study))[0])
+
+    def attempts(self, study):
+        """How often the run that was interrupted most has started."""
+        return int(self.query(ATTEMPTS.format(study))[0])
+
+    def logs(self):
+        return self.compose("logs", "--no-color", "scheduler").stdout
 
     def containers(self, *services):
         """What Docker knows of the containers of these services, or of all, stopped ones too."""
@@ -194,13 +221,16 @@ def test_all_services_come_up_healthy(deployment):
     deployment.wait_until_healthy()
     deployment.opened = {tuple(address) for address in listening() - before}
     names = {name for name, _ in deployment.containers()}
-    assert names == {"db", "migrate", "mlflow", "ray-head", "ray-worker", "backup"}
+    services = {"db", "migrate", "mlflow", "ray-head", "ray-worker", "scheduler", "backup"}
+    assert names == services
 
 
-def test_a_study_on_ray_is_in_postgresql(deployment):
-    done = deployment.study("python", "-m", "ressmooth.study", "quickstart", "--engine", "ray")
-    assert "[12/12]" in done.stderr and "laplace" in done.stdout
+def test_a_study_is_submitted_shown_and_in_postgresql(deployment):
+    done = deployment.study("python", "-m", "ressmooth.study", "quickstart")
+    assert "laplace" in done.stdout and "seed 0 on " in done.stderr
     assert deployment.query("SELECT state, count(*) FROM run GROUP BY 1") == ["complete|12"]
+    assert deployment.query("SELECT owner, state FROM study") == ["anna|ended"]
+    assert "quickstart: ended" in deployment.logs()
 
 
 def test_its_runs_are_in_mlflows_ui_after_the_log_in(deployment, browser):
@@ -278,20 +308,35 @@ def world():
     run("ip", "netns", "delete", "world")
 
 
-def test_only_studies_reach_the_world(deployment, world):
+def test_only_the_scheduler_reaches_the_world(deployment, world):
     for name in ("db", "mlflow", "ray-head", "ray-worker"):
         done = deployment.compose("exec", "-T", name, *world, check=False)
         assert done.returncode in (1, 124), name  # no route, or no answer
-    deployment.study(*world)
+    shut = deployment.compose("run", "--rm", "-T", "study", *world, check=False)
+    assert shut.returncode in (1, 124)
+    deployment.compose("exec", "-T", "scheduler", *world)
+
+
+def test_a_command_starts_and_changes_no_service(deployment):
+    def containers():
+        return {(name, c["Id"], c["State"]["StartedAt"]) for name, c in deployment.containers()}
+
+    before = containers()
+    environment = deployment.directory / ".env"
+    settings = environment.read_text()
+    environment.write_text(settings.replace("RAY_WORKER_MEMORY=64g", "RAY_WORKER_MEMORY=63g"))
+    assert "quickstart" in deployment.study("ressmooth", "list").stdout
+    environment.write_text(settings)
+    assert containers() == before
 
 
 def test_a_calm_study(deployment):
-    deployment.study("python", "-m", "ressmooth.study", "calm.toml", "--engine", "ray")
+    deployment.study("python", "-m", "ressmooth.study", "calm.toml")
     assert [row.split("|")[3] for row in deployment.results("calm")] == ["complete"] * 8
 
 
 def test_killed_workers_and_a_restarted_database_cost_nothing(deployment):
-    study = deployment.start("python", "-m", "ressmooth.study", "disturbed.toml", "--engine", "ray")
+    study = deployment.start("python", "-m", "ressmooth.study", "disturbed.toml")
     recorded = "SELECT count(*) FROM run JOIN trial ON trial.id = trial_id JOIN study ON "
     recorded += "study.id = study_id WHERE name = 'disturbed' AND {}"
 
@@ -305,9 +350,56 @@ def test_killed_workers_and_a_restarted_database_cost_nothing(deployment):
     deployment.compose("restart", "db")
     output, _ = study.communicate(timeout=300)
     assert study.returncode == 0, output
-    assert "worker lost with its node" in output and "Traceback" not in output
+    logs = deployment.logs()
+    assert "worker lost with its node" in logs and "Traceback" not in output + logs
     assert deployment.results("disturbed") == deployment.results("calm")
-    assert "not delivered" not in output
+
+
+def test_a_study_goes_on_after_a_reboot(deployment):
+    told = deployment.submit("rebooted.toml")
+    assert "docker compose run --rm study ressmooth watch rebooted" in told
+    assert not deployment.containers("study")
+    wait_for(lambda: deployment.epochs("rebooted") > 20, 120)
+    deployment.compose("down")
+    deployment.compose("up", "-d")
+    watched = deployment.study("ressmooth", "watch", "rebooted")
+    assert "laplace" in watched.stdout
+    assert deployment.state("rebooted") == "ended"
+    assert deployment.results("rebooted") == deployment.results("calm")
+    assert deployment.attempts("rebooted") > 1  # it was interrupted
+
+
+def test_a_study_goes_on_after_the_scheduler_was_killed(deployment):
+    ((_, before),) = deployment.containers("scheduler")
+    deployment.submit("killed.toml")
+    wait_for(lambda: deployment.epochs("killed") > 20, 120)
+    (process,) = deployment.query("SELECT holder_pid FROM service")
+    deployment.compose("exec", "-T", "scheduler", "sh", "-c", f"kill -9 {process}", check=False)
+
+    def restarted():
+        ((_, now),) = deployment.containers("scheduler")
+        return now["RestartCount"] > before["RestartCount"] and now["State"]["Running"]
+
+    wait_for(restarted, 60)
+    wait_for(lambda: deployment.state("killed") == "ended", 300, deployment.logs)
+    assert deployment.results("killed") == deployment.results("calm")
+    assert deployment.attempts("killed") > 1
+
+
+def test_a_study_is_stopped_and_resumed_from_any_terminal(deployment):
+    deployment.submit("stopped.toml")
+    wait_for(lambda: deployment.epochs("stopped") > 20, 120)
+    told = deployment.study("ressmooth", "stop", "stopped").stdout
+    assert "docker compose run --rm study ressmooth resume stopped" in told
+    wait_for(lambda: deployment.state("stopped") == "stopped", 60, deployment.logs)
+    recorded = deployment.epochs("stopped")
+    assert recorded < 8 * 60
+    time.sleep(5)
+    assert deployment.epochs("stopped") == recorded
+    assert "stopped is queued" in deployment.study("ressmooth", "resume", "stopped").stdout
+    followed = deployment.study("ressmooth", "logs", "--follow", "stopped").stdout
+    assert followed.count(": complete") == 8
+    assert deployment.results("stopped") == deployment.results("calm")
 
 
 def test_a_worker_that_crashes_comes_back(deployment):
@@ -326,9 +418,9 @@ def test_a_worker_that_crashes_comes_back(deployment):
 def test_workers_can_be_scaled(deployment):
     deployment.compose("up", "-d", "--scale", "ray-worker=2")
     deployment.wait_until_healthy()
-    plan = deployment.study(
-        "python", "-m", "ressmooth.study", "calm.toml", "--engine", "ray", "--dry-run"
-    )
+    deployment.compose("restart", "scheduler")  # it counts its nodes when it starts
+    deployment.wait_until_healthy()
+    plan = deployment.study("python", "-m", "ressmooth.study", "calm.toml", "--dry-run")
     cores = 2 * len(os.sched_getaffinity(0))
     assert f"with {cores} CPUs" in " ".join(plan.stdout.split())
     deployment.compose("up", "-d", "--scale", "ray-worker=1")
@@ -373,7 +465,7 @@ def test_a_backup_brings_back_what_was_wiped(deployment):
     deployment.compose("up", "-d")
     deployment.wait_until_healthy()
     assert deployment.query("SELECT count(*) FROM run") == ["0"]
-    deployment.compose("stop", "mlflow", "ray-head", "ray-worker")
+    deployment.compose("stop", "scheduler", "mlflow", "ray-head", "ray-worker")
     restored = ["run", "--rm", "-T", "--no-deps", "--entrypoint", "restore", "backup"]
     refused = deployment.compose(*restored, "yesterday", check=False)
     assert refused.returncode == 2 and stamp in refused.stderr
@@ -382,5 +474,7 @@ def test_a_backup_brings_back_what_was_wiped(deployment):
     deployment.wait_until_healthy()
     assert deployment.rows() == rows
     assert deployment.compose("exec", "-T", "mlflow", "sh", "-c", files).stdout == artifacts
-    again = deployment.study("python", "-m", "ressmooth.study", "calm.toml", "--engine", "ray")
-    assert "[1/8]" not in again.stderr and "laplace" in again.stdout
+    recorded = deployment.results("calm")
+    again = deployment.study("python", "-m", "ressmooth.study", "calm.toml")
+    assert " on " not in again.stderr and "laplace" in again.stdout
+    assert deployment.results("calm") == recorded

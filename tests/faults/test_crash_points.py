@@ -10,6 +10,7 @@ from helpers.crashes import CRASHING, POINTS, execute_in_child
 from helpers.launch import CURVES, RESULTS, launch, query
 
 from ressmooth.engines import worker_died
+from ressmooth.engines.scheduler import ActiveStudy, Scheduler
 from ressmooth.search.planner import Planner
 from ressmooth.store import open_store
 
@@ -25,7 +26,7 @@ method = "mse"
 b = 0.5
 """
 SHOWN = """
-    SELECT run_uuid, key, step, count(*) FROM metrics WHERE key = 'val_acc' GROUP BY 1, 2, 3
+    SELECT run_uuid, key, step, count(*) FROM metrics WHERE key = 'val_acc_percent' GROUP BY 1, 2, 3
 """
 pytestmark = pytest.mark.slow
 
@@ -35,12 +36,13 @@ def train(home, point=None):
     home.mkdir()
     spec = specs.study({"laplace": {"b": 0.5}}, epochs=4)
     store = open_store(f"sqlite:///{home}/results.db")
-    planner = Planner(store, store.open_study(spec), spec)
-    while (run := planner.next()) is not None:
+    scheduler = Scheduler()
+    scheduler.add(ActiveStudy(Planner(store, store.open_study(spec), spec)))
+    while (run := scheduler.next()) is not None:
         if execute_in_child(store.url, run.id, home, point) == 0:
-            planner.run_ended(run)
+            scheduler.ended(run)
         else:
-            worker_died(planner, home, run, "killed")
+            worker_died(scheduler, store, home, run, "killed")
     store.close()
 
 

@@ -155,6 +155,8 @@ def short_memory():
         group.rmdir()
         pytest.skip("cgroups here have no memory limit")
     yield group, group / limit
+    # workers end a moment after their launcher
+    wait_for(lambda: not (group / "cgroup.procs").read_text(), seconds=30)
     group.rmdir()
 
 

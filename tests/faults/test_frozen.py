@@ -2,15 +2,22 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 
 import psutil
 import pytest
 from helpers import specs
-from helpers.launch import CURVES, RESULTS, command, launch, query, wait_for, workers_of
+from helpers.launch import (
+    CURVES,
+    RESULTS,
+    command,
+    freeze,
+    launch,
+    query,
+    wait_for,
+    workers_of,
+)
 
 from ressmooth.engines import Decision
 from ressmooth.engines.runner import execute
@@ -37,24 +44,6 @@ NO_MLFLOW = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
 HALFWAY = "SELECT 1 FROM run WHERE state = 'running' AND last_epoch BETWEEN 2 AND 6"
 
 
-def freeze(workers, home):
-    """Stop them outside a transaction, because one would block everybody."""
-
-    def frozen():
-        for worker in workers:
-            worker.suspend()
-        try:
-            with closing(sqlite3.connect(home / "results.db", timeout=0)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
-                return True
-        except sqlite3.OperationalError:
-            for worker in workers:
-                worker.resume()
-            return False
-
-    wait_for(frozen)
-
-
 @pytest.mark.slow
 def test_workers_that_wake_up_too_late_write_nothing(study, calm, tmp_path):
     launcher = subprocess.Popen(
@@ -62,7 +51,7 @@ def test_workers_that_wake_up_too_late_write_nothing(study, calm, tmp_path):
     )
     wait_for(lambda: query(tmp_path, HALFWAY))
     workers = workers_of(launcher)
-    freeze(workers, tmp_path)
+    freeze(workers, tmp_path / "results.db")
     launcher.kill()
     launcher.wait()
     assert launch(study, tmp_path, env=NO_MLFLOW).returncode == 0

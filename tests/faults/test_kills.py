@@ -1,4 +1,4 @@
-"""kill -9 of launchers and workers at random moments: nothing is lost, nothing doubled.
+"""kill -9 of launchers, services and workers at random: nothing is lost, nothing doubled.
 
 The slow tier does a dozen kills, `pytest -m chaos` 200 on each kind of database.
 """
@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from helpers.launch import CURVES, RESULTS, command, workers_of
+from helpers.launch import CURVES, RESULTS, command, wait_for, workers_of
+from helpers.serving import ServedHome, alike
 from sqlalchemy import create_engine, text
 
 from ressmooth.store import open_store
@@ -65,6 +66,9 @@ class Home:
             text=True,
         )
 
+    def settle(self, watch, chance):
+        time.sleep(chance.uniform(0, 4))
+
     def finish(self):
         launcher = self.start()
         _, said = launcher.communicate()
@@ -78,9 +82,31 @@ class Home:
         return [alike(self.query(sql.partition("ORDER BY")[0])) for sql in (RESULTS, CURVES)]
 
 
-def alike(rows):
-    """Sort rows whose JSON is text in SQLite and a dict in PostgreSQL."""
-    return sorted((arm, str(params).replace("'", '"'), *rest) for arm, params, *rest in rows)
+class Services(ServedHome):
+    """Three studies of different owners, which one service after another runs."""
+
+    def submit_all(self, texts):
+        for name, content in texts.items():
+            file = self.directory / f"{name}.toml"
+            file.write_text(content)
+            self.study(file, "--detach", owner=f"{name}@box")
+
+    def start(self):
+        return self.serve()
+
+    def settle(self, watch, chance):
+        """Wait for epochs of the new service, however long it takes to start, or hardly at all."""
+        if chance.random() < 0.2:
+            time.sleep(chance.uniform(0, 2))
+        else:
+            more = len(watch.epochs) + chance.randrange(1, 30)
+            wait_for(lambda: len(self.query(EPOCHS)) >= more, 300)
+
+    def finish(self, names):
+        service = self.start()
+        for name in names:
+            self.wait_until(name, "ended", service, 1800)
+        assert self.stop(service) == 143
 
 
 class Watch:
@@ -113,21 +139,26 @@ def victims(launcher, chance):
     return workers_of(launcher)
 
 
+def said_by(launcher):
+    return launcher.stderr.read() if launcher.stderr else launcher.log.read_text()
+
+
 def kill_at_random(home, kills, chance):
     """Launch, kill, launch again. Return the kills of each kind."""
     watch = Watch(home)
     done = {"launcher": 0, "worker": 0}
     launcher = home.start()
+    home.settle(watch, chance)
     while sum(done.values()) < kills:
         time.sleep(chance.uniform(0, 0.7))
-        assert launcher.poll() in (None, -9), launcher.stderr.read()
+        assert launcher.poll() in (None, -9), said_by(launcher)
         victim = "launcher" if chance.random() < LAUNCHER else "worker"
         if victim == "launcher":
             launcher.kill()
             launcher.wait()
             done[victim] += 1
             launcher = home.start()
-            time.sleep(chance.uniform(0, 4))  # some die before training, others during it
+            home.settle(watch, chance)  # some die before training, others during it
         else:
             with suppress(psutil.NoSuchProcess, IndexError):  # there may be none yet
                 chance.choice(victims(launcher, chance)).kill()
@@ -157,3 +188,34 @@ def test_random_kills_change_nothing(store_url, tmp_path, kills, cells):
     calm.finish()
     assert disturbed.results() == calm.results()
     print(f"survived {done}; {left} runs were unfinished at the last kill")
+
+
+@pytest.mark.parametrize(
+    ("kills", "cells"),
+    [
+        pytest.param(10, 2, id="short", marks=pytest.mark.slow),
+        pytest.param(200, 12, id="long", marks=pytest.mark.chaos),
+    ],
+)
+def test_random_kills_of_a_service_change_nothing(store_url, tmp_path, kills, cells):
+    texts = {  # they differ in what they train too
+        name: study_text(cells).replace("killed", name).replace("40", str(40 - number))
+        for number, name in enumerate(("first", "second", "third"))
+    }
+    disturbed = Services(tmp_path / "disturbed", store_url)
+    disturbed.submit_all(texts)
+    chance = random.Random(f"service {kills} {disturbed.engine.dialect.name}")
+    watch, done = kill_at_random(disturbed, kills, chance)
+    left = disturbed.query("SELECT name FROM study WHERE state != 'ended'")
+    assert left, "the studies were over before the last kill"
+    disturbed.finish(texts)
+    watch.check()
+    for name, content in texts.items():
+        alone = Home(tmp_path / name, f"sqlite:///{tmp_path}/{name}.db", cells)
+        alone.file.write_text(content)
+        alone.finish()
+        assert disturbed.results(name) == alone.results()
+    ((attempts, runs),) = disturbed.query("SELECT sum(attempt), count(*) FROM run")
+    assert attempts >= runs + kills / 2, "too few kills hit a run"
+    print(f"survived {done}; {len(left)} studies unfinished then; {attempts} attempts, {runs} runs")
+    disturbed.close()

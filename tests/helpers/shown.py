@@ -7,6 +7,16 @@ ARMS = {
     "laplace": {**SMOOTHING, "b": {"grid": [0.9, 1.3]}, "alpha": {"grid": [0.5, 1.0]}},
     "logistic": {**SMOOTHING, "distribution": "logistic", "b": 0.5},
 }
+FIVE = {  # searched settings of an arm
+    "sgd": {"method": "mse", "weight_decay": {"low": 1e-5, "high": 1e-2, "log": True}},
+    "smoothing": {
+        "weight_decay": {"low": 1e-5, "high": 1e-2, "log": True},
+        "b": {"low": 0.05, "high": 2.0, "log": True},
+        "mu": {"low": 0.5, "high": 0.9},
+        "alpha": {"low": 0.25, "high": 4.0, "log": True},
+        "distribution": {"choices": ["laplace", "logistic"]},
+    },
+}
 NUMBERS = {"sgd": 0, "laplace": 1, "logistic": 2}
 WIGGLE = [0.0, 0.4, -0.2, 0.3, -0.5]
 

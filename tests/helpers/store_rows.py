@@ -3,6 +3,8 @@
 import logging
 from dataclasses import replace
 
+from sqlalchemy import text
+
 from ressmooth.config import Epoch
 from ressmooth.errors import StudyBusy
 from ressmooth.spec import StudySpec, read_stored
@@ -80,6 +82,14 @@ def record(store, epochs=3):
     return attempt
 
 
+def set_state(store, study_id, state, problem=None):
+    """Change a study's state, whoever runs it."""
+    values = {"study": study_id, "state": state, "problem": problem}
+    statement = "UPDATE study SET state = :state, problem = :problem WHERE id = :study"
+    with store.database.engine.begin() as connection:
+        connection.execute(text(statement), values)
+
+
 # For other processes, which wait for each other and then act at the same moment.
 
 
@@ -137,3 +147,24 @@ def train_at_once(url, run_ids, epochs):
         store.finish_run(attempt, "complete", max_acc=run_id + epochs)
     store.close()
     return warnings.messages
+
+
+def command_at_once(url, name, study_ids, holder=None):
+    """Change one study after another. Return the states, or for a holder's writes the warnings."""
+    warnings = Warnings()
+    logging.getLogger("ressmooth").addHandler(warnings)
+    store = open_store(url, create=False)
+    store.holder = holder
+    change = {
+        "stop": store.stop_study,
+        "resume": store.resume_study,
+        "heartbeat": lambda study_id: store.heartbeat(study_id, holder, 1.0),
+        "begin": lambda study_id: store.begin(study_id, "mia@box"),
+        "confirm_stop": store.confirm_stop,
+    }[name]
+    states = []
+    for study_id in study_ids:
+        barrier.wait(60)
+        states += [change(study_id) for _ in range(5 if holder else 1)]
+    store.close()
+    return warnings.messages if holder else states

@@ -1,5 +1,7 @@
 """Study files for tests, and their errors."""
 
+import re
+
 import pytest
 
 from ressmooth import spec
@@ -65,9 +67,15 @@ def load(folder, content, overrides=()):
     return spec.load(str(path), overrides)
 
 
-def errors_of(folder, content, overrides=()):
-    """Return the errors of a study file, one line each, without the file's name."""
+def placed_errors_of(folder, content, overrides=()):
+    """Return the errors of a study file, one line each, with the line: "x.toml:3: ..."."""
     with pytest.raises(ConfigError) as error:
         load(folder, content, overrides)
     assert [path.name for path in folder.iterdir()] == ["x.toml"]
-    return [line.replace(f"{folder}/x.toml: ", "") for line in str(error.value).splitlines()]
+    return str(error.value).replace(f"{folder}/", "").splitlines()
+
+
+def errors_of(folder, content, overrides=()):
+    """Return the errors of a study file, one line each, without the file's name and line."""
+    lines = placed_errors_of(folder, content, overrides)
+    return [re.sub(r"^x\.toml(:\d+)?: ", "", line) for line in lines]
