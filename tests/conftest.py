@@ -1,6 +1,7 @@
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 import uuid
 from pathlib import Path
@@ -11,6 +12,7 @@ from helpers import launch
 
 from ressmooth.config import RunConfig, parse
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & would ignore Ctrl-C
 os.environ["RESSMOOTH_BESIDE_SERVICE"] = "1"  # tests have services beside launches
 # Every Ray of the tests asks for this token. Ray reads the mode once, when it is first used.
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
