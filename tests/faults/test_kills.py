@@ -32,7 +32,11 @@ weight_decay = {{ grid = [{decays}] }}
 b = {{ grid = [{widths}] }}
 """
 EPOCHS = "SELECT run_id, epoch, train_loss, val_acc FROM epoch"
-REACHED = "SELECT id, last_epoch FROM run"
+# one statement sees one state: a second one would already see the next epoch of another worker
+RECORDED = """
+SELECT run.id, last_epoch, epoch, train_loss, val_acc
+FROM run LEFT JOIN epoch ON run_id = run.id
+"""
 LAUNCHER = 0.3  # share of kills that hit the launcher
 
 
@@ -116,12 +120,13 @@ class Watch:
         self.home, self.epochs, self.reached = home, {}, {}
 
     def check(self):
-        rows = self.home.query(EPOCHS)
-        now = {(run, epoch): values for run, epoch, *values in rows}
+        recorded = self.home.query(RECORDED)
+        rows = [row for row in recorded if row[2] is not None]  # runs without an epoch have one row
+        now = {(run, epoch): values for run, _, epoch, *values in rows}
         assert len(now) == len(rows), "an epoch is there twice"
         lost = {key for key, values in self.epochs.items() if now.get(key) != values}
         assert not lost, f"recorded, and now gone or changed: {lost}"
-        reached = dict(self.home.query(REACHED))
+        reached = {run: last_epoch for run, last_epoch, *_ in recorded}
         back = {run for run, epoch in self.reached.items() if reached[run] < epoch}
         assert not back, f"went back: {back}"
         assert reached == {
