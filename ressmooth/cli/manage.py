@@ -82,15 +82,16 @@ def delete(study: str, yes: bool, home: Path) -> None:
 def clean(yes: bool, home: Path) -> None:
     """Show files that are no longer needed, ask, and remove them. Results are kept."""
     from ressmooth.engines import cleaning
+    from ressmooth.tracking import garbage
 
     store = open_home(home)
     found = cleaning.find(store, home)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
-    if not found.leftovers:
+    if not (found.leftovers or found.garbage.number):
         click.echo(f"nothing to free in {home}")
         return
-    click.echo(f"This frees {cleaning.megabytes(found.leftovers)} in {home}:")
+    click.echo(f"This frees {found.size / 1e6:.1f} MB in {home}:")
     for line in found.summary():
         click.echo(f"  {line}")
     clean_now = command(home, "clean", "--yes")
@@ -100,6 +101,10 @@ def clean(yes: bool, home: Path) -> None:
     freed, kept = cleaning.free(store, home, found.leftovers)
     for path in kept:
         click.echo(f"warning: cannot remove {path}", err=True)
+    try:
+        freed += garbage.remove(home)
+    except TrackingError as error:
+        click.echo(f"warning: {error}", err=True)
     click.echo(f"freed {freed / 1e6:.1f} MB")
 
 

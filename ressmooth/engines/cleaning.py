@@ -1,7 +1,8 @@
 """Find and remove files of a home that nothing needs any more. Results are never among them.
 
 Only files whose names ressmooth gives are removed. Symbolic links are neither followed nor removed,
-and nothing of a study that is queued, running, stopping or stopped is touched.
+and nothing of a study that is queued, running, stopping or stopped is touched. What is deleted in
+MLflow is left to MLflow's own command.
 """
 
 import os
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import get_args
 
 from ressmooth.config import DatasetName, RunConfig, is_own
-from ressmooth.errors import ConfigError, RessmoothError, StudyBusy
+from ressmooth.errors import ConfigError, RessmoothError, StudyBusy, TrackingError
 from ressmooth.formatting import count
 from ressmooth.spec import read_stored
 from ressmooth.store import RunFiles, Store, StudyState
+from ressmooth.tracking import garbage
+from ressmooth.tracking.garbage import Garbage
 from ressmooth.training.decoded import own_key
 
 DAY = 86400.0  # seconds
@@ -55,18 +58,22 @@ class Leftover:
 @dataclass
 class Found:
     leftovers: list[Leftover] = field(default_factory=list)
+    garbage: Garbage = field(default_factory=Garbage)  # of MLflow
     notes: list[str] = field(default_factory=list)  # why something is left out
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that all of it takes."""
+        return sum(each.size for each in self.leftovers) + self.garbage.size
 
     def summary(self) -> Iterator[str]:
         """Yield a line for each kind of leftover."""
         for kind in KINDS:
             some = [each for each in self.leftovers if each.kind == kind]
             if some:
-                yield f"{len(some)} {kind}: {megabytes(some)}"
-
-
-def megabytes(leftovers: Sequence[Leftover]) -> str:
-    return f"{sum(each.size for each in leftovers) / 1e6:.1f} MB"
+                yield f"{len(some)} {kind}: {sum(each.size for each in some) / 1e6:.1f} MB"
+        if self.garbage.number:
+            yield str(self.garbage)
 
 
 def find(store: Store, home: Path, days: int = 0) -> Found:
@@ -91,6 +98,12 @@ def find(store: Store, home: Path, days: int = 0) -> Found:
     found.leftovers += _leftovers(BACKUPS, backups[:-1])
     until = time.time() - days * DAY
     found.leftovers = [each for each in found.leftovers if each.modified <= until or not days]
+    try:
+        found.garbage = garbage.find(home, days)
+    except TrackingError as error:
+        found.notes.append(str(error))
+    if advice := garbage.advice(home):
+        found.notes.append(advice)
     return found
 
 
@@ -252,11 +265,14 @@ def keep_days() -> int | None:
 def clean_old(url: str, home: Path, days: int, report: Callable[[str], None]) -> None:
     """Remove leftovers that are older than so many days."""
     with closing(Store(url)) as store:
-        found = find(store, home, days).leftovers
-        if found:
-            freed, kept = free(store, home, found)
-            files = count(len(found) - len(kept), "file")
+        found = find(store, home, days)
+        if found.leftovers:
+            freed, kept = free(store, home, found.leftovers)
+            files = count(len(found.leftovers) - len(kept), "file")
             report(f"removed {files} older than {count(days, 'day')}: {freed / 1e6:.1f} MB")
+        if found.garbage.number:
+            garbage.remove(home, days)
+            report(f"removed {found.garbage}")
 
 
 class Retention(threading.Thread):

@@ -85,7 +85,7 @@ def check_unchanged(store: Store, study_id: int, spec: StudySpec, hashes: Hashes
     """Raise DataChanged if recorded runs of the study saw other images."""
     if not hashes:
         return
-    for trial in store.trials(study_id):
+    for trial in store.each_trial(study_id):
         for run in trial.runs:
             now = hashes.get(data_key(run.config, spec.plugins))
             if now and run.data_sha256 and run.data_sha256 != now:

@@ -17,7 +17,6 @@ from ressmooth.config import Epoch
 from ressmooth.formatting import duration, last_line, printable, run_name, settings
 from ressmooth.report.measure import MEASURES, Measure
 from ressmooth.search.progress import Progress as StudyProgress
-from ressmooth.search.progress import selected
 from ressmooth.spec import StudySpec
 from ressmooth.store import RunRow, State, TrialRow
 
@@ -51,9 +50,11 @@ class Source(Protocol):
     def spec(self) -> StudySpec: ...
 
     @property
-    def trials(self) -> dict[int, TrialRow]: ...
+    def trials(self) -> dict[int, TrialRow]: ...  # at least the unfinished ones
 
     def progress(self) -> StudyProgress: ...
+
+    def best(self) -> list[TrialRow]: ...  # so far, by arm and condition
 
 
 @dataclass
@@ -203,7 +204,7 @@ class View(EventLog):
         return table
 
     def _best_table(self) -> RenderableType:
-        best = selected(list(self.source.trials.values()), self.measure.name)
+        best = self.source.best()
         table = _table("best so far", "", "")
         for trial in best:
             table.add_row(trial.arm, self.measure.amount(trial.value), settings(trial.params))

@@ -12,7 +12,7 @@ from ressmooth.errors import ConfigError
 from ressmooth.formatting import printable, run_name
 from ressmooth.paths import command
 from ressmooth.report.measure import MEASURES
-from ressmooth.search.progress import Progress, count_runs
+from ressmooth.search.progress import Progress, count_runs, selected
 from ressmooth.spec import read_stored
 from ressmooth.store import RunRow, State, Store, StudyRow, StudyState, TrialRow
 
@@ -34,6 +34,9 @@ class Watched:
 
     def progress(self) -> Progress:
         return count_runs(list(self.trials.values()), self.spec)
+
+    def best(self) -> list[TrialRow]:
+        return selected(self.trials.values(), self.spec.metric)
 
     @property
     def runs(self) -> list[RunRow]:

@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from ressmooth.config import best_by_epoch, parse
-from ressmooth.search.progress import Progress, count_runs
-from ressmooth.search.sampler import PastTrial, Proposal, Sampler
+from ressmooth.search.progress import Finished, Progress, count_runs
+from ressmooth.search.sampler import Proposal, Sampler
 from ressmooth.spec import StudySpec
 from ressmooth.store import Attempt, RunRow, State, Store, TrialRow, pruned_outcome
 
@@ -61,13 +61,14 @@ class Planner:
 
     def __init__(self, store: Store, study_id: int, spec: StudySpec) -> None:
         self.store, self.study_id, self.spec = store, study_id, spec
-        self.trials = {trial.id: trial for trial in store.trials(study_id)}
+        self.trials: dict[int, TrialRow] = {}  # unfinished
+        self.finished = Finished()
         warm_start = store.warm_start(spec)
-        past = [self._past(trial) for trial in self.trials.values()]
-        self.sampler = Sampler(spec, past, warm_start.trials if warm_start else {})
+        self.sampler = Sampler(spec, warm_start.trials if warm_start else {})
         self.waiting: deque[RunRow] = deque()
         self.out_of_time = False
-        for trial in list(self.trials.values()):
+        for trial in store.each_trial(study_id):
+            self.sampler.replay(trial, self._reports(trial))
             self._track(trial)
 
     def peek(self) -> RunRow | None:
@@ -124,13 +125,16 @@ class Planner:
 
     def run_ended(self, run: RunRow) -> None:
         """Take the next step of a trial after one of its runs has reached a terminal state."""
-        trial = self.trials[run.trial_id] = self.store.trial(run.trial_id)
-        self._advance(trial)
+        self._advance(self.store.trial(run.trial_id))
 
     def progress(self) -> Progress:
         # a copy, because the live view calls this from its own thread
         trials = list(self.trials.values())
-        return count_runs(trials, self.spec, out_of_time=self.out_of_time)
+        return count_runs(trials, self.spec, self.finished, out_of_time=self.out_of_time)
+
+    def best(self) -> list[TrialRow]:
+        """Return the best trials so far by arm and condition, without their runs."""
+        return list(self.finished.best.values())
 
     def _add(self, proposal: Proposal) -> None:
         """Record a proposed trial. A pruner sees its first seed before the others are added."""
@@ -154,7 +158,7 @@ class Planner:
 
     def _add_confirmations(self) -> None:
         """Add runs with fresh seeds for each selected configuration, once selection is final."""
-        if any(not trial.state.is_terminal for trial in self.trials.values()):
+        if self.trials:
             return
         for winner in self.store.winners(self.study_id):
             if winner.confirmation is not None:
@@ -188,15 +192,23 @@ class Planner:
             case AddRuns(configs):
                 self.store.add_runs(trial.id, configs)
                 self._enqueue(self.store.trial(trial.id))
+                return
             case Finish(state, value):
                 self.store.finish_trial(trial.id, state, value)
-                self.trials[trial.id] = replace(trial, state=state, value=value)
+                trial = replace(trial, state=state, value=value)
                 if trial.confirms is None:
                     self.sampler.tell(trial.branch, trial.number_in_branch, state, value)
+        self._keep(trial)
 
-    def _past(self, trial: TrialRow) -> PastTrial:
-        """Return a recorded trial with the best value by epoch, which the pruner saw."""
+    def _keep(self, trial: TrialRow) -> None:
+        """Keep an unfinished trial. A finished one is counted, once, and forgotten."""
+        if not trial.state.is_terminal:
+            self.trials[trial.id] = trial
+        elif self.trials.pop(trial.id, None):
+            self.finished.add(trial, self.spec.metric)
+
+    def _reports(self, trial: TrialRow) -> dict[int, float]:
+        """Return a trial's best value by epoch, which the pruner saw."""
         if self.spec.search.pruner == "none":
-            return trial, {}
-        curve = self.store.curve(trial.runs[0].id)
-        return trial, best_by_epoch(curve, self.spec.metric)
+            return {}
+        return best_by_epoch(self.store.curve(trial.runs[0].id), self.spec.metric)

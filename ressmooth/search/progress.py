@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, field, replace
 
 from ressmooth.config import METRIC
 from ressmooth.spec import StudySpec
@@ -20,21 +19,56 @@ class Progress:
     epochs_known: int
 
 
+Best = dict[tuple[str, str], TrialRow]  # by arm and condition
+
+
+@dataclass
+class Finished:
+    """What a planner keeps of finished trials. Its size does not grow with their number."""
+
+    trials: Counter[str] = field(default_factory=Counter)  # by branch
+    runs: int = 0
+    epochs: int = 0
+    best: Best = field(default_factory=dict)
+    confirmed: set[int] = field(default_factory=set)  # trial ids
+
+    def add(self, trial: TrialRow, metric: str) -> None:
+        self.trials[trial.branch] += 1
+        self.runs += len(trial.runs)
+        self.epochs += sum(run.config["epochs"] for run in trial.runs)
+        if trial.confirms is not None:
+            self.confirmed.add(trial.confirms)
+        _select(self.best, replace(trial, runs=[]), metric)
+
+
 def count_runs(
-    trials: Sequence[TrialRow], spec: StudySpec, *, out_of_time: bool = False
+    trials: Sequence[TrialRow],
+    spec: StudySpec,
+    finished: Finished | None = None,
+    *,
+    out_of_time: bool = False,
 ) -> Progress:
-    """Return the progress of a study with these trials. Out of time, no more are added."""
-    runs = [run for trial in trials for run in trial.runs]
+    """Return the progress of a study with these trials, and those counted as `finished`.
+
+    Out of time, no more are added.
+    """
+    finished = finished or Finished()
     recorded = Counter(trial.branch for trial in trials)
     planned = {} if out_of_time else spec.planned
-    to_come = sum(max(0, number - recorded[key]) for key, number in planned.items())
-    known = sum(_runs_of(trial, spec) for trial in trials) + to_come * spec.seeds
+    to_come = sum(max(0, n - recorded[key] - finished.trials[key]) for key, n in planned.items())
+    known = sum(_runs_of(trial, spec) for trial in trials) + finished.runs + to_come * spec.seeds
     if spec.confirm:
-        known += _confirmations_to_come(trials, spec, to_come) * spec.confirm
-    epochs = [run.config["epochs"] for run in runs]
+        known += _confirmations_to_come(trials, spec, finished, to_come) * spec.confirm
+    runs = [run for trial in trials for run in trial.runs]
     done = [run.config["epochs"] for run in runs if run.state.is_terminal]
-    missing = (known - len(runs)) * fmean(epochs) if epochs else 0
-    return Progress(len(done), known, sum(done), round(sum(epochs) + missing))
+    number = len(runs) + finished.runs
+    epochs = sum(run.config["epochs"] for run in runs) + finished.epochs
+    return Progress(
+        len(done) + finished.runs,
+        known,
+        sum(done) + finished.epochs,
+        round(epochs * known / number) if number else 0,
+    )
 
 
 def _runs_of(trial: TrialRow, spec: StudySpec) -> int:
@@ -45,23 +79,34 @@ def _runs_of(trial: TrialRow, spec: StudySpec) -> int:
     return len({*spec.trial_seeds(is_confirmation), *(run.seed for run in trial.runs)})
 
 
-def _confirmations_to_come(trials: Sequence[TrialRow], spec: StudySpec, to_come: int) -> int:
+def _confirmations_to_come(
+    trials: Sequence[TrialRow], spec: StudySpec, finished: Finished, to_come: int
+) -> int:
     """Return how many configurations are still to be confirmed: the selected ones in the end."""
-    confirmed = {trial.confirms for trial in trials if trial.confirms is not None}
+    confirming = {trial.confirms for trial in trials if trial.confirms is not None}
+    confirmed = finished.confirmed | confirming
     searched = [trial for trial in trials if trial.confirms is None]
     if to_come or any(not trial.state.is_terminal for trial in searched):
         return max(0, len(spec.confirming) - len(confirmed))
-    return len({trial.id for trial in selected(searched, spec.metric)} - confirmed)
+    best = selected([*finished.best.values(), *searched], spec.metric)
+    return len({trial.id for trial in best} - confirmed)
 
 
 def selected(trials: Iterable[TrialRow], metric: str) -> list[TrialRow]:
     """Return the best complete trials by arm and condition, as the Store selects."""
-    is_higher_better = METRIC[metric].is_higher_better
-    best: dict[tuple[str, str], TrialRow] = {}
+    best: Best = {}
     for trial in trials:
-        if trial.value is not None and trial.confirms is None:
-            key = trial.arm, str(trial.condition)
-            before = best.setdefault(key, trial).value or 0.0
-            if (trial.value > before) if is_higher_better else (trial.value < before):
-                best[key] = trial
+        _select(best, trial, metric)
     return list(best.values())
+
+
+def _select(best: Best, trial: TrialRow, metric: str) -> None:
+    """Replace the best trial so far by a better one, or by an older one that is as good."""
+    sign = 1 if METRIC[metric].is_higher_better else -1
+
+    def rank(trial: TrialRow) -> tuple[float, int]:
+        return sign * (trial.value or 0.0), -trial.id
+
+    if trial.value is not None and trial.confirms is None:
+        key = trial.arm, str(trial.condition)
+        best[key] = max(best.get(key, trial), trial, key=rank)

@@ -11,6 +11,7 @@ are in Optuna's study, but have no number in the branch.
 import hashlib
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -47,7 +48,6 @@ class Proposal:
 
 Space = dict[str, distributions.BaseDistribution]
 WarmTrial = tuple[Mapping[str, Any], float]  # parameters and value in another study
-PastTrial = tuple[TrialRow, Mapping[int, float]]  # with the pruner's reports by epoch
 
 
 class Sampler:
@@ -56,7 +56,6 @@ class Sampler:
     def __init__(
         self,
         spec: StudySpec,
-        past: Iterable[PastTrial] = (),
         warm: Mapping[str, Sequence[WarmTrial]] = MappingProxyType({}),  # by branch
     ) -> None:
         self.spec = spec
@@ -70,11 +69,13 @@ class Sampler:
         self.searches = {
             b.key: _BranchSearch(spec, b, warm.get(b.key, ())) for b in spec.branches if b.space
         }
-        for trial, reports in sorted(past, key=lambda pair: pair[0].number_in_branch):
-            if trial.branch in self.branches:
-                self.asked[trial.branch] += 1
-                if trial.branch in self.searches:
-                    self.searches[trial.branch].replay(trial, reports)
+
+    def replay(self, trial: TrialRow, reports: Mapping[int, float]) -> None:
+        """Repeat a recorded trial, with the pruner's reports by epoch. The oldest comes first."""
+        if trial.branch in self.branches:
+            self.asked[trial.branch] += 1
+        if trial.branch in self.searches:
+            self.searches[trial.branch].replay(trial, reports)
 
     def ask(self) -> Proposal | None:
         """Return the next trial, or None if every branch has its trials. Branches take turns."""
@@ -108,8 +109,8 @@ class _BranchSearch:
         self.study = optuna.create_study(direction=direction(spec), pruner=pruner)
         self.study.add_trials(_completed(warm, self.distributions))
         self.source = _completed(warm, _numbers(self.distributions))
-        self.trials: dict[int, Trial] = {}
-        self.decisions: dict[tuple[int, int], bool] = {}  # (number, epoch) -> prune
+        self.trials: dict[int, Trial] = {}  # by number, until they have a result
+        self.decisions: dict[int, dict[int, bool]] = defaultdict(dict)  # number -> epoch -> prune
 
     def ask(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the parameters and the sampler's state of a new trial."""
@@ -140,15 +141,20 @@ class _BranchSearch:
             self.tell(number, past.state, past.value)
 
     def should_prune(self, number: int, epoch: int, best: float) -> bool:
-        if (number, epoch) not in self.decisions:  # a resumed run may report its last epoch twice
+        decisions = self.decisions[number]
+        if epoch not in decisions:  # a resumed run may report its last epoch twice
             trial = self.trials[number]
             trial.report(best, epoch)
-            self.decisions[number, epoch] = trial.should_prune()
-        return self.decisions[number, epoch]
+            decisions[epoch] = trial.should_prune()
+        return decisions[epoch]
 
     def tell(self, number: int, state: State, value: float | None) -> None:
-        # a trial that got more seeds later ends twice; Optuna keeps its first result
-        self.study.tell(self.trials[number], value, TRIAL_STATES[state], skip_if_finished=True)
+        trial = self.trials.pop(number, None)
+        if (
+            trial is not None
+        ):  # a trial that got more seeds later ends twice; the first result counts
+            self.study.tell(trial, value, TRIAL_STATES[state])
+        self.decisions.pop(number, None)
 
 
 def direction(spec: StudySpec) -> Literal["maximize", "minimize"]:

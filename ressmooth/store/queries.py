@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -30,6 +30,8 @@ from ressmooth.store.rows import (
     Winner,
 )
 from ressmooth.store.tables import Baseline, Run, Study, Trial
+
+PAGE = 200  # trials that are loaded at once
 
 # Statements are built once, because SQLAlchemy takes longer to build one than to run it.
 SEARCHED = (Trial.study_id == bindparam("of_study")) & Trial.confirms.is_(None)
@@ -98,6 +100,18 @@ class Queries(Part):
     @reading
     def trials(self, connection: Connection, study_id: int) -> list[TrialRow]:
         return trials_where(connection, Trial.study_id == study_id)
+
+    def each_trial(self, study_id: int) -> Iterator[TrialRow]:
+        """Yield the trials of a study, oldest first, without loading all of them at once."""
+        last = 0
+        while page := self._trials_after(study_id, last):
+            yield from page
+            last = page[-1].id
+
+    @reading
+    def _trials_after(self, connection: Connection, study_id: int, last: int) -> list[TrialRow]:
+        later = select(Trial.id).where(Trial.study_id == study_id, Trial.id > last)
+        return trials_where(connection, Trial.id.in_(later.order_by(Trial.id).limit(PAGE)))
 
     @reading
     def plugins(self, connection: Connection, run_id: int) -> list[dict[str, str]]:

@@ -1,5 +1,6 @@
 """The order of runs and the results of trials, without training anything."""
 
+import gc
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from helpers.planning import ENVIRONMENT, drain, finish
 
 from ressmooth.errors import StaleAttempt
 from ressmooth.search.planner import AddRuns, Finish, Planner, next_step
-from ressmooth.store import State
+from ressmooth.store import RunRow, State, queries
 
 ARMS = {"sgd": {"method": "mse"}, "laplace": {"b": {"grid": [0.1, 0.3]}}}
 SEARCHED = {"smooth": {"b": {"low": 0.1, "high": 1.0}}}
@@ -169,7 +170,7 @@ def test_a_run_is_never_pruned_at_its_last_epoch(open_study, pruner):
     assert decisions == [False] * 9  # better than the others until epoch 8, worse at the last
 
 
-def test_trials_are_divided_over_cells_and_older_studies_keep_what_they_have(open_study):
+def test_trials_are_divided_over_cells_and_older_studies_keep_what_they_have(open_study, store):
     arms = {"smooth": {"b": {"low": 0.1, "high": 1.0}, "layers": {"grid": [1, 2]}}}
 
     def of(trials):
@@ -177,13 +178,69 @@ def test_trials_are_divided_over_cells_and_older_studies_keep_what_they_have(ope
 
     planner = open_study(of(5))
     assert drain(planner) == 5 * 2
-    layers = [trial.params["layers"] for trial in planner.trials.values()]
+    layers = [trial.params["layers"] for trial in store.trials(planner.study_id)]
     assert sorted(layers) == [1, 1, 1, 2, 2]
     older = open_study(of(3))  # trials were counted per cell: more are recorded than planned
     assert older.next() is None
     progress = older.progress()
     assert (progress.runs_done, progress.runs_known) == (10, 10)
     assert drain(open_study(of(7))) == 2 * 2
+
+
+@pytest.mark.parametrize("pruner", ["none", "median"])
+def test_memory_does_not_grow_with_finished_runs(open_study, monkeypatch, pruner):
+    monkeypatch.setattr(queries, "PAGE", 3)
+
+    def kept(planner):
+        gc.collect()
+        search = planner.sampler.searches["smooth"]
+        rows = sum(type(found) is RunRow for found in gc.get_objects())
+        return rows - before, len(planner.trials), len(search.trials), len(search.decisions)
+
+    def of(trials):
+        search = {"sampler": "random", "trials": trials, "pruner": pruner}
+        return specs.study(SEARCHED, seeds=2, search=search)
+
+    gc.collect()
+    before = sum(type(found) is RunRow for found in gc.get_objects())
+    planner = open_study(of(8))
+    while (run := planner.next()) is not None:
+        planner.should_prune(run, 1, 90.0)
+        finish(planner, run)
+    del run
+    assert kept(planner) == (0, 0, 0, 0)
+    ended = planner.progress()
+    assert (ended.runs_done, ended.epochs_done) == (16, 48)
+    del planner
+    restarted = open_study(of(9))
+    assert kept(restarted) == (0, 0, 0, 0)
+    progress = restarted.progress()
+    assert (progress.runs_done, progress.runs_known) == (16, 18)
+    assert (progress.epochs_done, progress.epochs_known) == (48, 54)
+    assert drain(restarted) == 2
+
+
+def test_a_trial_whose_runs_end_at_once_is_counted_once(open_study, store):
+    planner = open_study(specs.study({"sgd": {"method": "mse"}}, seeds=2))
+    runs = [planner.next(), planner.next()]
+    for run in runs:  # both are recorded before the planner hears of the first
+        store.finish_run(store.claim(run.id, ENVIRONMENT), "complete", max_acc=90.0, mean_acc=89.0)
+    for run in runs:
+        planner.run_ended(run)
+    progress = planner.progress()
+    assert (progress.runs_done, progress.runs_known) == (2, 2)
+
+
+def test_the_best_trials_are_those_that_the_store_selects(open_study, store):
+    arms = {"laplace": {"b": {"grid": [0.1, 0.3, 0.5, 0.7]}}}
+    planner = open_study(specs.study(arms, grid={"fraction": [0.2, 0.4]}))
+    runs = [planner.next() for _ in range(8)]
+    for run in reversed(runs):  # equal results: the oldest trial is selected
+        finish(planner, run, accuracy=80.0 + runs.index(run) // 4)
+    winners = [winner.trial.id for winner in store.winners(planner.study_id)]
+    assert sorted(trial.id for trial in planner.best()) == winners
+    restarted = open_study(planner.spec)
+    assert [trial.id for trial in restarted.best()] == winners
 
 
 def test_a_restarted_planner_returns_only_missing_runs(open_study):

@@ -1,6 +1,6 @@
 """Proposals and pruning, without training anything."""
 
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from helpers import specs
@@ -42,6 +42,14 @@ def past_trials(proposals, reports=None):
     ]
 
 
+def restart(spec, past, warm=MappingProxyType({})):
+    """Return the sampler of a study that is launched again."""
+    sampler = Sampler(spec, warm)
+    for trial, reports in past:
+        sampler.replay(trial, reports)
+    return sampler
+
+
 def search(spec, sampler=None):
     """Ask for each trial after the previous one has ended, as with one worker."""
     sampler = sampler or Sampler(spec)
@@ -59,7 +67,7 @@ def test_a_restarted_search_proposes_the_same_trials_as_an_uninterrupted_one(
 ):
     spec = study(sampler=sampler, trials=18)
     whole = search(spec)
-    resumed = search(spec, Sampler(spec, past_trials(whole[:stopped_after])))
+    resumed = search(spec, restart(spec, past_trials(whole[:stopped_after])))
     assert [p.params for p in resumed] == [p.params for p in whole[stopped_after:]]
 
 
@@ -79,7 +87,7 @@ def test_random_proposals_do_not_depend_on_the_order_of_completion():
 def test_the_number_of_trials_is_a_total():
     first = search(study(sampler="random", trials=4))
     more = study(sampler="random", trials=7)
-    assert [p.number for p in search(more, Sampler(more, past_trials(first)))] == [4, 5, 6]
+    assert [p.number for p in search(more, restart(more, past_trials(first)))] == [4, 5, 6]
 
 
 def test_another_study_seed_gives_other_proposals():
@@ -173,7 +181,7 @@ def test_pruning_decides_the_same_after_a_restart(pruner):
             sampler.should_prune(p.branch.key, p.number, epoch, accuracy)
         sampler.tell(p.branch.key, p.number, "complete", score(p.params))
         done.append(p)
-    restarted = Sampler(spec, past_trials(done, curves))
+    restarted = restart(spec, past_trials(done, curves))
     ours, theirs = sampler.ask(), restarted.ask()
     assert ours.params == theirs.params
     for epoch in range(1, 10):
@@ -217,7 +225,7 @@ def test_enqueued_points_are_tried_first_and_a_restart_continues_with_them(sampl
     for proposal, point in zip(whole, POINTS, strict=False):
         assert proposal.params.items() >= point.items()
         assert proposal.params.keys() == SPACE.keys()
-    resumed = search(spec, Sampler(spec, past_trials(whole[:stopped_after])))
+    resumed = search(spec, restart(spec, past_trials(whole[:stopped_after])))
     assert [p.params for p in resumed] == [p.params for p in whole[stopped_after:]]
 
 
@@ -247,7 +255,7 @@ def test_a_warm_started_search_proposes_the_same_after_a_restart(sampler, stoppe
     spec, warm = study(sampler=sampler, trials=10), warm_trials(20)
     whole = search(spec, Sampler(spec, warm=warm))
     assert len(whole) == 10 and [p.number for p in whole] == list(range(10))
-    again = Sampler(spec, past_trials(whole[:stopped_after]), warm)
+    again = restart(spec, past_trials(whole[:stopped_after]), warm)
     assert [p.params for p in search(spec, again)] == [p.params for p in whole[stopped_after:]]
     assert [p.params for p in search(spec)] != [p.params for p in whole]
 

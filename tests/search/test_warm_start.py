@@ -150,7 +150,7 @@ def test_trials_are_used_if_the_new_study_could_have_made_them(
     spec = new(arms, **settings)
     found = store.warm_start(spec)
     assert (found.used, found.completed, found.differing) == (used, 13, differing)
-    assert len(complete(store, spec).trials) == 6
+    assert complete(store, spec).progress().runs_done == 6
 
 
 def test_trials_outside_the_new_range_are_not_told(store):
