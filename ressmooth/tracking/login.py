@@ -103,9 +103,9 @@ class Login:
     async def _refusal(self, scope: Scope) -> Response | None:
         """Return the answer to a request without the right credentials, or None."""
         given = Authorization.from_header(Headers(scope=scope).get("authorization"))
-        if given is None or given.type != "basic":
+        if given is None or not given.username:
             return _challenge("Log in with your account of MLflow.")
-        user, password = given.username or "", given.password or ""
+        user, password = given.username, given.password or ""
         address = scope["client"][0] if scope.get("client") else "unknown"
         try:
             if self.throttle.is_known(user, password):

@@ -315,7 +315,7 @@ def _http_status(error: Exception) -> int | None:
         return None
     # MLflow reports some client errors, such as 413, as a 500 with the real code in the message
     found = re.search(r"failed with error code (\d{3})", str(error))
-    return int(found[1] if found else error.get_http_status_code())  # type: ignore[no-untyped-call]
+    return int(found[1] if found else error.get_http_status_code())
 
 
 def _innermost(error: BaseException) -> BaseException:

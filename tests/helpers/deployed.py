@@ -81,7 +81,7 @@ class Deployed:
             os.killpg(self.process.pid, 9)
             self.process.wait()
 
-    def ask(self, path, user="admin", password=PASSWORD, body=None, method=None, **headers):
+    def ask(self, path, user="admin", password=PASSWORD, body=None, timeout=60, **headers):
         """Send a request, with a JSON body if there is one. `user` may be None."""
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if user is not None:
@@ -91,10 +91,12 @@ class Deployed:
         if body is not None:
             data = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(self.address + path, data, headers, method=method)
+        request = urllib.request.Request(self.address + path, data, headers)
         try:
-            with OPENER.open(request, timeout=60) as answer:
-                return Answer(answer.status, dict(answer.headers), answer.read().decode())
+            with OPENER.open(request, timeout=timeout) as answer:
+                return Answer(
+                    answer.status, dict(answer.headers), answer.read().decode(errors="replace")
+                )
         except urllib.error.HTTPError as error:
             return Answer(error.code, dict(error.headers), error.read().decode())
 
