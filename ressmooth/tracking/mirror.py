@@ -167,6 +167,7 @@ class Mirror:
             note = (Path(directory) / "comparison.md").read_text()
             tags = {"mlflow.note.content": note, "mlflow.runName": study.name}
             tags |= artifacts.selection_tags(comparisons) | artifacts.plugin_tags(study)
+            tags |= artifacts.owner_tags(study)
             with self._translate_errors(may_reject=True):
                 parent = self._parent(study)
                 self._log(parent, artifacts.comparison_metrics(trials, comparisons), tags)
@@ -239,6 +240,7 @@ class Mirror:
             if found:
                 return found[0]
             tags = {tag: uid, "mlflow.source.name": "ressmooth", **tags}
+            tags |= artifacts.owner_tags(study)
             return self.client.create_run(experiment, milliseconds(started), tags, name)
 
     def _experiment(self, study: StudyRow) -> str:
