@@ -7,6 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from ressmooth.errors import ConfigError
+from ressmooth.formatting import count
 from ressmooth.spec import Resources
 from ressmooth.training.gpu import gpus as nvml_gpus
 
@@ -14,6 +15,7 @@ Gpus = tuple[str, ...]  # of a worker, for CUDA_VISIBLE_DEVICES; empty on a CPU
 IS_NAME = re.compile(r"\d+|(GPU|MIG)-.+").fullmatch  # CUDA ignores what follows any other name
 KERNEL_GPUS = Path("/proc/driver/nvidia/gpus")  # also seen by containers that may not use them
 CONTROL = Path("/dev/nvidiactl")
+MAX_PER_CPU = 16  # runs, however little each asks for: a worker takes hundreds of megabytes
 
 
 def visible_gpus() -> list[str]:
@@ -35,7 +37,7 @@ def gpus_per_run(resources: Resources, gpus: float) -> float:
 
 def capacity(cpus: float, gpus: float, cpus_per_run: float, gpus_per_run: float) -> int:
     """Return how many runs fit on a node of a cluster."""
-    fit_cpus = int(cpus / cpus_per_run + 1e-9)
+    fit_cpus = _fit_cpus(cpus, cpus_per_run)
     if gpus_per_run == 0:
         return fit_cpus
     names = [str(i) for i in range(int(gpus))]
@@ -50,12 +52,17 @@ def concurrency(wanted: int | None, capacity: int) -> int:
 
 def slots(workers: int | None, resources: Resources) -> list[Gpus]:
     """Return the GPUs of each worker. By default, as many workers as the GPUs or cores allow."""
-    gpus = visible_gpus()
+    gpus, cores = visible_gpus(), len(os.sched_getaffinity(0))
     per_run = gpus_per_run(resources, len(gpus))
+    limit = MAX_PER_CPU * cores
+    if workers and workers > limit:
+        raise ConfigError(
+            f"{workers} workers: this machine has {count(cores, 'CPU')} and room for {limit}; "
+            "lower --workers or resources.workers, or leave it out"
+        )
     if per_run == 0:
-        cores = len(os.sched_getaffinity(0))
-        return [()] * (workers or max(1, int(cores / resources.cpus_per_run)))
-    shares = _gpu_shares(gpus, per_run)
+        return [()] * (workers or max(1, _fit_cpus(cores, resources.cpus_per_run)))
+    shares = _gpu_shares(gpus, per_run)[:limit]
     if not shares:
         raise ConfigError(
             f"resources.gpus_per_run = {per_run:g}: this machine has {len(gpus)} GPUs; "
@@ -67,6 +74,10 @@ def slots(workers: int | None, resources: Resources) -> list[Gpus]:
             f"{len(shares)}; a smaller resources.gpus_per_run shares them"
         )
     return shares[:workers]
+
+
+def _fit_cpus(cpus: float, cpus_per_run: float) -> int:
+    return int(cpus / max(cpus_per_run, 1 / MAX_PER_CPU) + 1e-9)
 
 
 def _gpu_shares(gpus: list[str], per_run: float) -> list[Gpus]:

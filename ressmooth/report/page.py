@@ -110,6 +110,7 @@ class Report:
             f"commit {', '.join(commits)}" if commits else "",
             *(f"plug-in {plugin.file}, SHA-256 {plugin.sha256}" for plugin in plugins),
             *(f"{name}, SHA-256 {sha256}" for name, sha256 in data),
+            f"owner {self.study.owner}" if self.study.owner else "",
             f"started {self.study.created_at:%Y-%m-%d %H:%M} UTC, study {self.study.uid}",
             f"report by ressmooth {__version__}",
         ]

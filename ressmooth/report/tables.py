@@ -10,6 +10,7 @@ from ressmooth.formatting import (
     csv_text,
     duration,
     last_line,
+    printable,
     settings,
     terminal_width,
     wrap,
@@ -228,6 +229,7 @@ def details(store: Store, study: StudyRow) -> str:
     ]
     comparisons = by_selecting_statistic(compare_studies(store, [study]))
     parts = [
+        f"owner: {printable(study.owner)}" if study.owner else "",
         as_text(Sheet(study.name, (*head, "mean", "time"), rows, details=(1,))),
         prose(errors),
         comparison_text(comparisons, against_paper=False),

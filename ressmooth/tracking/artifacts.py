@@ -101,6 +101,11 @@ def _label(arm: ArmResult, arms: Sequence[ArmResult]) -> str:
     return " ".join([arm.name, *varying])
 
 
+def owner_tags(study: StudyRow) -> dict[str, str]:
+    """Return who submitted the study, which MLflow shows as the user of its runs."""
+    return {"mlflow.user": study.owner} if study.owner else {}
+
+
 def identity_tags(trial: TrialRow, run: RunRow) -> dict[str, str]:
     return {
         "arm": trial.arm,

@@ -1,4 +1,4 @@
-"""The pages of `ressmooth ui` in front of MLflow: all studies, their reports, and their curves."""
+"""The pages in front of MLflow: the queue, all studies, their reports, and their curves."""
 
 import threading
 from collections import Counter
@@ -23,9 +23,9 @@ from ressmooth.report.page import Report, write
 from ressmooth.report.verdicts import verdict_sentences
 from ressmooth.store import Queue, Store, StudyRow, default_url, open_store
 from ressmooth.store.database import Database
+from ressmooth.tracking.front import MLFLOW
 from ressmooth.tracking.mirror import Mirror
 
-MLFLOW = "/mlflow"  # MLflow's own pages are below this path
 PACKAGES = ("ressmooth.tracking", "ressmooth.report")
 TEMPLATES = Environment(
     loader=ChoiceLoader([PackageLoader(package, ".") for package in PACKAGES]),
@@ -52,8 +52,9 @@ class Progress:
 class Landing:
     """Answers requests from the Store as it is at that moment."""
 
-    def __init__(self, home: Path, mirror: Mirror) -> None:
+    def __init__(self, home: Path, mirror: Mirror, place: str | None = None) -> None:
         self.home, self.mirror = home, mirror
+        self.place = str(home) if place is None else place  # shown on top
         self.reports: dict[str, tuple[Any, str]] = {}  # what it shows, and the page
         self.drawing = threading.Lock()  # matplotlib's settings are global
 
@@ -142,7 +143,8 @@ class Landing:
     def _page(self, status: int = 200, **values: Any) -> HTMLResponse:
         launch = paths.command(self.home, "study", "quickstart")
         template = TEMPLATES.get_template("landing.html")
-        text = template.render(mlflow=MLFLOW, home=self.home, launch=launch, **values)
+        names = {"mlflow": MLFLOW, "home": self.home, "place": self.place, "launch": launch}
+        text = template.render(**names, **values)
         return _html(text, status)
 
 

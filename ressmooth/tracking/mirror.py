@@ -167,6 +167,7 @@ class Mirror:
             note = (Path(directory) / "comparison.md").read_text()
             tags = {"mlflow.note.content": note, "mlflow.runName": study.name}
             tags |= artifacts.selection_tags(comparisons) | artifacts.plugin_tags(study)
+            tags |= artifacts.owner_tags(study)
             with self._translate_errors(may_reject=True):
                 parent = self._parent(study)
                 self._log(parent, artifacts.comparison_metrics(trials, comparisons), tags)
@@ -239,6 +240,7 @@ class Mirror:
             if found:
                 return found[0]
             tags = {tag: uid, "mlflow.source.name": "ressmooth", **tags}
+            tags |= artifacts.owner_tags(study)
             return self.client.create_run(experiment, milliseconds(started), tags, name)
 
     def _experiment(self, study: StudyRow) -> str:
@@ -315,7 +317,7 @@ def _http_status(error: Exception) -> int | None:
         return None
     # MLflow reports some client errors, such as 413, as a 500 with the real code in the message
     found = re.search(r"failed with error code (\d{3})", str(error))
-    return int(found[1] if found else error.get_http_status_code())  # type: ignore[no-untyped-call]
+    return int(found[1] if found else error.get_http_status_code())
 
 
 def _innermost(error: BaseException) -> BaseException:

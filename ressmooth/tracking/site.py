@@ -8,11 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from ressmooth.errors import RessmoothError
 from ressmooth.store import default_url, open_store
-from ressmooth.tracking.landing import MLFLOW, Landing
+from ressmooth.tracking import front
+from ressmooth.tracking.landing import Landing
 from ressmooth.tracking.mirror import Mirror
 from ressmooth.tracking.relay import sync
 from ressmooth.tracking.server import HOST
@@ -43,8 +44,7 @@ def serve(home: Path, listener: socket.socket, uri: str, announce: Callable[[str
     names = [each.study.name for each in landing.progress()]
     if names:
         _deliver_pending(home, uri, announce)
-    app = _mlflow(home, port, uri)
-    app.router.routes[:0] = landing.routes()
+    app = _application(home, port, uri, landing)
 
     def ready() -> None:
         address = f"http://{host}:{port}"
@@ -68,20 +68,12 @@ def _deliver_pending(home: Path, uri: str, announce: Callable[[str], None]) -> N
         announce(f"warning: {error}")
 
 
-def _mlflow(home: Path, port: int, uri: str) -> Starlette:
-    """Return MLflow's application. Its check of the Host header applies to our routes too."""
-    os.environ |= {  # what `mlflow server` passes to its workers
-        "_MLFLOW_SERVER_FILE_STORE": uri,
-        "_MLFLOW_SERVER_REGISTRY_STORE": uri,
-        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
-        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": (home.absolute() / "artifacts").as_uri(),
-        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
-        "_MLFLOW_STATIC_PREFIX": MLFLOW,
-        "MLFLOW_SERVER_ALLOWED_HOSTS": f"{HOST}:{port},localhost:{port}",
-        "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    }
+def _application(home: Path, port: int, uri: str, landing: Landing) -> ASGIApp:
+    """Return the landing page and MLflow, for pages of this machine and this port only."""
+    hosts = [f"{HOST}:{port}", f"localhost:{port}"]
+    origins = [f"http://{host}" for host in hosts]
+    artifacts = (home.absolute() / "artifacts").as_uri()
+    os.environ |= front.environment(uri, artifacts, hosts, origins)
     from mlflow.server import fastapi_app
 
-    app: Starlette = fastapi_app.app
-    return app
+    return front.protect(front.Front(fastapi_app.app, landing.routes()), hosts, origins)

@@ -23,6 +23,13 @@ def test_show_lists_every_run_and_why_one_failed(home):
     assert "2/2" in output and "accuracy in %" in output
 
 
+def test_show_names_the_owner(tmp_path):
+    store = open_store(default_url(tmp_path))
+    store.submit(specs.study({"sgd": {"method": "mse"}}, name="owned"), "anna\x1b[2J@lab", None)
+    store.close()
+    assert run("show", "owned", home=tmp_path).output.startswith("owner: anna\\x1b[2J@lab\n")
+
+
 def test_an_unknown_study_names_the_known_ones(home):
     result = run("show", "tyni", home=home)
     assert result.exit_code == 2

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ressmooth.cli.service import serve
+from ressmooth.tracking import deployed
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -146,10 +147,13 @@ def test_mlflow_is_told_whom_it_serves():
     script = (ROOT / "docker" / "mlflow-server").read_text()
     for name in ("hosts", "origins"):
         assert "*" not in re.search(rf'^{name}="([^"]*)"', script, re.MULTILINE)[1]
-    assert '--allowed-hosts "$hosts" --cors-allowed-origins "$origins"' in script
-    assert "--app-name basic-auth" in script and "default_permission = NO_PERMISSIONS" in script
-    for forbidden in ("--disable-security-middleware", "--gunicorn-opts", "--waitress-opts"):
-        assert forbidden not in script
+    assert 'MLFLOW_SERVER_ALLOWED_HOSTS="$hosts"' in script
+    assert 'MLFLOW_SERVER_CORS_ALLOWED_ORIGINS="$origins"' in script
+    assert "exec python -m ressmooth.tracking.deployed " in script
+    assert "default_permission = NO_PERMISSIONS" in script
+    for name in deployed.NEEDED:
+        assert f"export {name}=" in script or f" {name}=" in script
+    assert "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE" not in script
     dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
     assert "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false" in dockerfile
     assert "MLFLOW_ALLOW_PICKLE_DESERIALIZATION=false" in dockerfile

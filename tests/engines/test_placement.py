@@ -71,6 +71,15 @@ def test_more_workers_than_the_gpus_have_capacity_for_are_refused(gpus_of_slots)
         gpus_of_slots(workers=2, gpus=["0"])
 
 
+@pytest.mark.parametrize("gpus", ([], ["0"]))
+def test_workers_are_limited_by_the_cpus_however_little_they_ask_for(gpus_of_slots, gpus):
+    tiny = {"gpus": gpus, "cpus_per_run": 0.0001, "gpus_per_run": 0.001 if gpus else 0}
+    assert len(gpus_of_slots(**tiny)) == len(gpus_of_slots(workers=128, **tiny)) == 128
+    message = "1024 workers: this machine has 8 CPUs and room for 128; lower --workers or resources"
+    with pytest.raises(ConfigError, match=message):
+        gpus_of_slots(workers=1024, **tiny)
+
+
 @pytest.mark.parametrize(
     "chosen, expected",
     [
@@ -121,6 +130,8 @@ def test_gpus_are_those_that_a_process_can_use(
         (8, 0, 1, 0.5, 0),
         (8, 2, 3, 0, 2),
         (1, 0, 0.1, 0, 10),
+        (2, 0, 0.0001, 0, 32),  # however little a run asks for
+        (2, 1, 0.0001, 0.001, 32),
     ],
 )
 def test_a_nodes_capacity_is_limited_by_its_cpus_and_its_gpus(

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -45,6 +46,12 @@ def test_the_page_shows_every_figure_and_loads_nothing(store, study, compared, w
     for run in records.runs_of(store, study.id):
         assert f"{run.max_acc:.2f}" in text and f"{run.mean_acc:.2f}" in text
     assert "Table 2 of the paper" in text and "0123abc+" in text
+
+
+def test_the_owner_is_among_the_sources(store, study):
+    assert not any("owner" in line for line in Report(store, study).provenance)
+    owned = Report(store, replace(study, owner="<anna>@lab"))
+    assert "owner <anna>@lab" in owned.provenance
 
 
 def test_a_configuration_is_above_the_figures_of_its_arm(written):

@@ -132,6 +132,15 @@ def test_the_use_of_a_gpu_has_the_names_of_mlflows_system_metrics(store, home, u
     assert [point.step for point in seen.history(run, "system/gpu_0_power_usage_watts")] == [1]
 
 
+def test_the_user_of_a_studys_runs_is_its_owner(store, home, uri):
+    store.submit(specs.study(ARMS, name="owned", seeds=1), "anna@lab", None)
+    train_all(store, open_study(store, "owned", seeds=1), home)
+    sync(store, home, uri)
+    seen = Seen(uri, "owned")
+    assert {run.data.tags["mlflow.user"] for run in (seen.parent, *seen.runs)} == {"anna@lab"}
+    assert {run.info.user_id for run in (seen.parent, *seen.runs)} == {"anna@lab"}
+
+
 def test_a_study_arrives_complete(store, home, uri, tmp_path):
     name = "complete"
     study_id = open_study(store, name)
