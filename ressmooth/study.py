@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ressmooth import paths
-from ressmooth.cli import HELP_OPTIONS, Command
+from ressmooth.cli import HELP_OPTIONS, Command, check_same_build
 from ressmooth.engines import Engine, check_fits, new_engine, number_of_workers
 from ressmooth.errors import ConfigError, SchemaError, StoreUnreachable, did_you_mean
 
@@ -107,6 +107,7 @@ def main(
         _show_plan(spec, service, directory, measures, time_command)
         return
     if not dry_run and (detach or service or paths.only_submits()):
+        check_same_build(service, directory)
         _check_same_engine(service, ENGINES[engine_name], workers)
         sys.exit(_submit(spec, directory, priority, detach, quiet))
     if priority:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ressmooth import __version__, paths
+from ressmooth.build import build, other_build
 from ressmooth.errors import ConfigError, RessmoothError, did_you_mean
 from ressmooth.formatting import printable
 
 if TYPE_CHECKING:
-    from ressmooth.store import Store, StudyRow
+    from ressmooth.store import ServiceRow, Store, StudyRow
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMANDS = {  # by module of ressmooth.cli
@@ -73,7 +74,26 @@ def open_home(home: Path) -> "Store":
     """Open the Store of a home directory. Do not create one: only a launch does."""
     from ressmooth.store import default_url, open_store
 
-    return open_store(default_url(home), create=False)
+    store = open_store(default_url(home), create=False)
+    if warning := _another_build(store.service(), home):
+        click.echo(f"warning: {warning}", err=True)
+    return store
+
+
+def check_same_build(service: "ServiceRow | None", home: Path) -> None:
+    """Refuse to give work to a service of another build."""
+    if message := _another_build(service, home):
+        raise ConfigError(message)
+
+
+def _another_build(service: "ServiceRow | None", home: Path) -> str | None:
+    other = other_build(service.nodes) if service and service.is_alive else None
+    if service is None or other is None:
+        return None
+    return (
+        f"this is ressmooth {build()}, but the service {service.holder} is ressmooth {other}; "
+        f"restart it with the same one: {paths.serve_command(home)}"
+    )
 
 
 def find_study(store: "Store", name: str) -> "StudyRow":

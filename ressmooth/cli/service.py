@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ressmooth.cli import find_study, main, open_home, with_home
+from ressmooth.cli import check_same_build, find_study, main, open_home, with_home
 from ressmooth.errors import ConfigError
 from ressmooth.paths import command, only_submits, serve_command
 
@@ -108,9 +108,10 @@ def stop(study: str, home: Path) -> None:
 def resume(study: str, home: Path) -> None:
     """Put STUDY back into the queue of the service."""
     store = open_home(home)
+    service = store.service()
+    check_same_build(service, home)
     state = store.resume_study(find_study(store, study).id)
     click.echo(f"{study} is {state}")
-    service = store.service()
     if not (service and service.is_alive) and state == "queued":
         here = "" if only_submits() else f"; or run it here: {command(home, 'study', study)}"
         message = f"no service is running; start one: {serve_command(home)}{here}"

@@ -23,6 +23,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from ressmooth import paths
+from ressmooth.build import build_resource
 from ressmooth.engines import Decision, Stoppable, worker_died
 from ressmooth.engines.ray_cluster import RayCluster
 from ressmooth.errors import ConfigError, RessmoothError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ressmooth.engines.scheduler import Scheduler
 
 MAX_TRIALS = 1000  # of one call of Tune
+SHARE = 0.0001  # of the resource that marks nodes with the same build; Ray's smallest amount
 REFRESH = 10.0  # seconds between two questions about the cluster's nodes
 
 
@@ -237,7 +239,9 @@ class Worker(tune.Trainable):
 def _needs(cpus: float, gpus: float, config: dict[str, Any]) -> tune.PlacementGroupFactory:
     """Return what a run needs. After it ran out of memory, that is a whole GPU."""
     whole = max(1.0, gpus) if config["whole_gpu"] else gpus
-    return tune.PlacementGroupFactory([{"CPU": cpus, "GPU": whole}])
+    build = build_resource()
+    same_build = {build: SHARE} if build else {}
+    return tune.PlacementGroupFactory([{"CPU": cpus, "GPU": whole, **same_build}])
 
 
 class _LeaveTune(BaseException):

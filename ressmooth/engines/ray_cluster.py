@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from ressmooth.build import build_resource
 from ressmooth.engines.placement import capacity, concurrency, gpus_per_run, slots, visible_gpus
 from ressmooth.errors import ClusterUnreachable, ConfigError
 from ressmooth.formatting import count
@@ -97,7 +98,7 @@ class RayCluster:
                 raise
             return self.capacity
         self.silent = 0
-        nodes = _nodes()
+        nodes, others = _nodes(), _nodes(of_this_build=False)
         self._check_database(nodes)
         cpus, gpus = _totals(nodes, "CPU"), _totals(nodes, "GPU")
         per_run = self.resources.cpus_per_run, self.gpus_per_run
@@ -110,6 +111,9 @@ class RayCluster:
         self.gpus = sum(gpus)
         parts = count(len(nodes), "Ray node"), count(sum(cpus), "CPU"), count(sum(gpus), "GPU")
         self.description = "on {} with {} and {}".format(*parts)
+        if others:
+            names = ", ".join(sorted(node["NodeName"] for node in others))
+            self.description += f", without {names}: another version of ressmooth"
         return self.capacity
 
     def _check_database(self, nodes: list[dict[str, Any]]) -> None:
@@ -138,9 +142,18 @@ class RayCluster:
         )
 
 
-def _nodes() -> list[dict[str, Any]]:
-    """Return the nodes that are alive."""
-    return [node for node in ray.nodes() if node["Alive"]]
+def _nodes(of_this_build: bool = True) -> list[dict[str, Any]]:
+    """Return the nodes that are alive, without those whose CPUs belong to another build."""
+    resource = build_resource()
+    return [
+        node
+        for node in ray.nodes()
+        if node["Alive"] and _fits(node["Resources"], resource) is of_this_build
+    ]
+
+
+def _fits(resources: dict[str, float], build: str | None) -> bool:
+    return build is None or build in resources or not resources.get("CPU")
 
 
 def _totals(nodes: list[dict[str, Any]], kind: str) -> list[float]:

@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from socket import socket
 from typing import Any
 
@@ -112,9 +112,18 @@ def _families(found: Statistics, counter: EpochCounter) -> Iterator[Metric]:
     )
 
 
-def _gpu_families(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield the use of GPUs, as the service's last heartbeat has recorded it."""
-    gpus = [(node["node"], gpu) for node in nodes for gpu in node["gpus"] if isinstance(gpu, dict)]
+def _gpu_families(nodes: Collection[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield the GPUs and their use, as the service's last heartbeat has recorded it.
+
+    Of Ray's nodes only their number is recorded.
+    """
+    listed = {node["node"]: node["gpus"] for node in nodes if isinstance(node["gpus"], list)}
+    numbers = _labelled("gpus", "GPUs of a node", "node")
+    for node in nodes:
+        number = len(node["gpus"]) if node["node"] in listed else node["gpus"]
+        numbers.add_metric([node["node"]], number)
+    yield numbers
+    gpus = [(name, gpu) for name, found in listed.items() for gpu in found if isinstance(gpu, dict)]
     for name, help_text, key, factor in (
         ("gpu_memory_used_bytes", "GPU memory in use", "memory_used", 2**20),
         ("gpu_memory_total_bytes", "GPU memory", "memory_total", 2**20),

@@ -87,3 +87,26 @@ def test_a_monitor_learns_that_the_service_is_silent(home, service, monkeypatch)
     monkeypatch.setattr(Holder, "is_dead", lambda self: True)
     silent = run(ressmooth, "serve", "--check")
     assert silent.exit_code == 4 and "sent its last heartbeat" in silent.output
+
+
+def test_a_service_of_another_build_gets_no_work_and_is_named(container, service, monkeypatch):
+    assert run(study, "quickstart", "--detach").exit_code == 0
+    with closing(open_store(default_url(container))) as store:
+        nodes = [{**node, "version": "0.1.0+aaaa0000"} for node in NODES]
+        store.service_heartbeat(service, "4 workers on 2 Ray nodes", nodes, {})
+        submitted = store.submissions()
+    monkeypatch.setenv("RESSMOOTH_BUILD", "bbbb1111")
+    named = f"this is ressmooth 0.1.0+bbbb1111, but the service {service} is ressmooth "
+    named += "0.1.0+aaaa0000; restart it with the same one: docker compose up -d"
+    for command in (
+        (study, "quickstart", "--set", "name=other"),
+        (ressmooth, "resume", "quickstart"),
+    ):
+        refused = run(*command)
+        assert (refused.exit_code, named in refused.output) == (2, True), refused.output
+    looked = run(ressmooth, "list")
+    assert (looked.exit_code, f"warning: {named}" in looked.output) == (0, True)
+    with closing(open_store(default_url(container))) as store:
+        assert store.submissions() == submitted
+    monkeypatch.setenv("RESSMOOTH_BUILD", "aaaa0000")
+    assert "this is ressmooth" not in run(ressmooth, "resume", "quickstart").output

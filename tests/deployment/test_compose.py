@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import tomllib
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
 ONE_SHOT = ("migrate", "study")
+USER = "${RESSMOOTH_UID:-61000}:${RESSMOOTH_UID:-61000}"
 WEAK = re.compile(rb"password1234|postgres:postgres|admin:admin|changeme", re.I)
 PINNED = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==([\w.+!]+)", re.MULTILINE)
 
@@ -38,7 +40,7 @@ def test_a_service_has_no_more_rights_than_it_needs(name):
     if name == "db":
         assert set(service["cap_add"]) == {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}
     else:
-        assert service["user"] == "10001:10001" and "cap_add" not in service
+        assert service["user"] == USER and "cap_add" not in service
 
 
 @every_service
@@ -61,39 +63,62 @@ def test_what_runs_on_is_restarted_and_watched(name):
 def test_only_this_host_reaches_what_is_published():
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert published == {
-        "mlflow": ["127.0.0.1:${MLFLOW_PORT:-5000}:5000"],
-        "dashboard": ["127.0.0.1:${DASHBOARD_PORT:-8080}:8080"],
+        "gate": ["127.0.0.1:${MLFLOW_PORT:-5000}:8000"],
+        "dashboard-gate": ["127.0.0.1:${DASHBOARD_PORT:-8080}:8000"],
     }
 
 
 def test_only_the_scheduler_has_a_way_out():
     networks = COMPOSE["networks"]
-    assert networks["data"]["internal"] is networks["ray"]["internal"] is True
+    for name in ("data", "ray", "web"):
+        assert networks[name]["internal"] is True
+        no_host = networks[name]["driver_opts"]["com.docker.network.bridge.inhibit_ipv4"]
+        assert no_host == "true"  # or local users would reach PostgreSQL and Ray
     masquerade = {"com.docker.network.bridge.enable_ip_masquerade": "false"}
     assert networks["edge"] == {"driver_opts": masquerade}
     assert {name: set(service["networks"]) for name, service in SERVICES.items()} == {
         "db": {"data"},
         "migrate": {"data"},
         "backup": {"data"},
-        "mlflow": {"edge", "data"},
-        "dashboard": {"edge"},
+        "mlflow": {"web", "data"},
+        "gate": {"edge", "web"},
+        "dashboard": {"web"},
+        "dashboard-gate": {"edge", "web"},
         "ray-head": {"ray"},
         "ray-worker": {"data", "ray"},
-        "scheduler": {"outside", "data", "ray"},
+        "scheduler": {"outside", "data", "ray", "web"},
         "study": {"data"},
     }
 
 
 def test_images_have_a_version():
     for service in SERVICES.values():
-        assert re.fullmatch(r"ressmooth:\w+|postgres:\d+\.\d+(@sha256:.*)?", service["image"])
+        ours = re.escape("${COMPOSE_PROJECT_NAME:-ressmooth}:latest")
+        assert re.fullmatch(rf"{ours}|postgres:\d+\.\d+(@sha256:.*)?", service["image"])
     bases = re.findall(r"^FROM (\S+)", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
-    assert set(bases) == {"python:3.11-slim"}
+    assert set(bases) == {"python:3.11-slim", "dependencies"}
+
+
+def test_one_service_builds_the_image_of_all():
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["migrate"]
+    ours = {name for name, service in SERVICES.items() if "postgres" not in service["image"]}
+    assert {SERVICES[name]["pull_policy"] for name in ours} == {"never"}
+
+
+def test_the_wheel_is_built_from_the_lock_alone():
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    (build,) = re.findall(r"pip wheel .*", dockerfile)
+    assert "--no-build-isolation" in build and "--no-index" in build
+    downloads = [
+        line for line in dockerfile.splitlines() if re.search(r"pip (install|wheel)", line)
+    ]
+    assert all("--no-index" in line or "--require-hashes" in line for line in downloads)
 
 
 def test_the_image_is_of_another_user_and_its_dependencies_come_before_the_code():
     dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
-    assert "\nUSER 10001:10001\n" in dockerfile
+    assert "\nUSER $RESSMOOTH_UID:$RESSMOOTH_UID\n" in dockerfile
+    assert "\nARG RESSMOOTH_UID=61000\n" in dockerfile
     *_, last = dockerfile.split("\nFROM ")
     assert last.index("COPY --from=dependencies") < last.index("COPY --from=wheel")
     assert not re.search(r"apt-get|gcc|build-essential", last)
@@ -115,8 +140,19 @@ def test_secrets_are_files_that_must_be_there_and_are_given_to_whom_needs_them()
     for name, secret in COMPOSE["secrets"].items():
         assert secret == {"file": f"${{RESSMOOTH_SECRETS:?run docker/init-secrets first}}/{name}"}
     assert {name: set(service.get("secrets", [])) for name, service in SERVICES.items()} == {
-        "db": {"db_password", "results_password", "mlflow_password", "mlflow_auth_password"},
-        "migrate": {"results_password", "mlflow_password"},
+        "db": {
+            "db_password",
+            "results_password",
+            "launcher_password",
+            "mlflow_password",
+            "mlflow_auth_password",
+        },
+        "migrate": {
+            "results_password",
+            "mlflow_password",
+            "mlflow_auth_password",
+            "mlflow_launcher_password",
+        },
         "backup": {"db_password"},
         "mlflow": {
             "mlflow_password",
@@ -124,11 +160,13 @@ def test_secrets_are_files_that_must_be_there_and_are_given_to_whom_needs_them()
             "mlflow_admin_password",
             "mlflow_secret_key",
         },
+        "gate": set(),
         "dashboard": set(),
+        "dashboard-gate": set(),
         "ray-head": {"ray_token"},
         "ray-worker": {"ray_token"},
-        "scheduler": {"results_password", "mlflow_admin_password", "ray_token"},
-        "study": {"results_password", "mlflow_admin_password"},
+        "scheduler": {"launcher_password", "mlflow_launcher_password", "ray_token", "webhook"},
+        "study": {"launcher_password", "mlflow_launcher_password"},
     }
 
 
@@ -167,13 +205,13 @@ def test_services_start_in_order():
     migrated = {"migrate": "service_completed_successfully"}
     assert waits("mlflow") == waits("ray-head") == migrated
     assert waits("ray-worker") == {"ray-head": "service_healthy"}
-    assert waits("backup") == {"mlflow": "service_healthy"}
     assert waits("scheduler") == {"ray-worker": "service_healthy"}
 
 
 def test_a_command_starts_no_service_and_trains_nothing_itself():
     study = SERVICES["study"]
     assert "depends_on" not in study and "entrypoint" not in study
+    assert "depends_on" not in SERVICES["backup"]  # it would migrate before it backs up
     assert study["environment"] == {
         "RESSMOOTH_USER": "${USER:-unknown}",
         "RESSMOOTH_COMMAND": "docker compose run --rm study ressmooth",
@@ -190,8 +228,8 @@ def test_the_scheduler_serves_with_the_options_that_there_are():
     assert (context.params["engine_name"], context.params["workers"]) == ("ray", "auto")
     assert (context.params["gpus_per_run"], context.params["cpus_per_run"]) == ("auto", 1.0)
     check = SERVICES["scheduler"]["healthcheck"]["test"]
-    assert check[:4] == ["CMD", "entrypoint", "ressmooth", "serve"]
-    assert serve.make_context("serve", check[4:]).params["check"]
+    assert check[1:2] + check[3:6] == ["health", "entrypoint", "ressmooth", "serve"]
+    assert serve.make_context("serve", check[6:]).params["check"]
 
 
 def test_one_variable_switches_to_gpus():
@@ -203,8 +241,36 @@ def test_one_variable_switches_to_gpus():
 
 def test_a_worker_on_another_machine_is_the_same_worker():
     other = yaml.safe_load((ROOT / "docker" / "worker.yml").read_text())
-    here = {k: v for k, v in SERVICES["ray-worker"].items() if k != "depends_on"}
-    assert other["services"] == {"ray-worker": here}
+    here = {
+        k: v for k, v in SERVICES["ray-worker"].items() if k not in ("depends_on", "pull_policy")
+    }
+    assert other["services"] == {"ray-worker": here | {"build": SERVICES["migrate"]["build"]}}
+
+
+def test_a_service_that_hangs_is_restarted():
+    """By `health`, which kills it. PostgreSQL and backups only become unhealthy."""
+    watched = {name: s["healthcheck"]["test"] for name, s in SERVICES.items() if "healthcheck" in s}
+    hanging = {name for name, test in watched.items() if test[:2] != ["CMD", "health"]}
+    assert hanging == {"db", "backup"}
+
+
+def test_health_kills_what_fails_twice_after_it_was_healthy(tmp_path):
+    init = subprocess.Popen(["sh", "-c", "sleep 60; exit $?"])  # stands for the container's init
+    script = (ROOT / "docker" / "health").read_text()
+    script = script.replace("/tmp/", f"{tmp_path}/").replace("/proc/1/fd/2", f"{tmp_path}/log")
+    (tmp_path / "health").write_text(script.replace("PPid:\t1'", f"PPid:\t{init.pid}'"))
+
+    def check(command):
+        return subprocess.run(["sh", tmp_path / "health", "2", command]).returncode
+
+    for _ in range(3):
+        assert check("false") == 1 and init.poll() is None  # it may still be starting
+    assert check("true") == 0
+    assert check("false") == 1 and check("true") == 0
+    assert check("false") == 1 and init.poll() is None  # not two in a row
+    assert check("false") == 1
+    assert init.wait(10) == 128 + signal.SIGKILL
+    assert "2 checks failed in a row; restarting" in (tmp_path / "log").read_text()
 
 
 def test_every_variable_is_explained_in_the_example():

@@ -69,7 +69,7 @@ def test_gpus_are_shown_as_the_service_has_recorded_them(server, store):
     assert found["ressmooth_gpu_memory_used_bytes", "0", "A100", "box"] == 2**30
     assert found["ressmooth_gpu_memory_total_bytes", "0", "A100", "box"] == 40 * 2**30
     assert found["ressmooth_gpu_utilization_ratio", "0", "A100", "box"] == 0.5
-    assert len([key for key in found if key[0].startswith("ressmooth_gpu")]) == 3
+    assert len([key for key in found if key[0].startswith("ressmooth_gpu_")]) == 3
 
 
 def test_epochs_are_counted_from_the_start_of_the_service(store):
@@ -171,3 +171,13 @@ def fill(store, studies=200):
             "JOIN trial ON trial.id = run.trial_id"
         )
     other.close()
+
+
+def test_of_rays_nodes_the_number_of_gpus_is_shown(server, store):
+    nodes = [{"node": "ray", "workers": 1, "gpus": 2.0}, {"node": "box", "workers": 2, "gpus": []}]
+    holder = Holder.here()
+    assert store.acquire_service(holder, "ray")
+    store.service_heartbeat(holder, "", nodes, {})
+    found = scrape(server)
+    assert (found["ressmooth_gpus", "ray"], found["ressmooth_gpus", "box"]) == (2, 0)
+    assert found["ressmooth_workers", "ray"] == 1
