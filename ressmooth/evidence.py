@@ -9,6 +9,7 @@ of the seeds' standard deviation" to "there is none", with the right Haar prior 
 deviation (Lai 1976; Pérez-Ortiz et al. 2022; Wang and Ramdas 2024).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -104,11 +105,14 @@ def seeds_to_decide(effect: float, comparisons: int = 1, already: int = 0) -> in
 
     None if more than MAX_SEEDS are needed.
     """
-    threshold = log(comparisons / LEVEL)
-    for n in range(max(2, already + 1), MAX_SEEDS + 1):
-        if log_e_value(n, effect * sqrt(n)) >= threshold:
-            return n
-    return None
+
+    def evidence(n: int) -> float:  # once above the threshold, it stays there
+        return log_e_value(n, effect * sqrt(n))
+
+    seeds = range(MAX_SEEDS + 1)
+    least = max(2, already + 1)
+    n = bisect_left(seeds, log(comparisons / LEVEL), lo=min(least, len(seeds)), key=evidence)
+    return n if n <= MAX_SEEDS else None
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:

@@ -134,9 +134,15 @@ def test_seeds_to_decide_is_where_the_evidence_reaches_the_threshold():
     assert seeds_to_decide(2.0, comparisons=4) == 8
     assert seeds_to_decide(5.0, already=6) == 7
     assert seeds_to_decide(0.01) is None and seeds_to_decide(0.0) is None
-    n = seeds_to_decide(0.7, comparisons=3)
-    reached = [log_e_value(k, 0.7 * sqrt(k)) >= log(60) for k in (n - 1, n)]
-    assert reached == [False, True]
+    assert seeds_to_decide(5.0, already=999) == 1000 and seeds_to_decide(5.0, already=2000) is None
+
+
+@pytest.mark.parametrize("comparisons", [1, 3, 50])
+@pytest.mark.parametrize("effect", np.geomspace(0.05, 50, 20))
+def test_no_fewer_seeds_would_decide_and_more_would_too(effect, comparisons):
+    n = seeds_to_decide(effect, comparisons) or 1001
+    reached = [log_e_value(k, effect * sqrt(k)) >= log(comparisons / LEVEL) for k in range(2, 1001)]
+    assert reached == [k >= n for k in range(2, 1001)]
 
 
 def test_the_simulated_looks_are_those_of_the_product():
