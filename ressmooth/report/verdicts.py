@@ -113,7 +113,7 @@ def _finding(line: Line, comparisons: int) -> str:
 
 def _reason_without_test(tested: Difference, comparisons: int) -> str:
     if tested.is_paired and tested.n == 1:
-        return f", undecided after {_seeds(tested)} ({_least(comparisons)})"
+        return f", undecided after {_seeds(tested)}{_least(tested, comparisons)}"
     if tested.is_paired or tested.n >= MIN_SEEDS:
         return "; not tested, because it is the same for every seed"
     return f"; not tested, because the seeds differ and an arm has fewer than {MIN_SEEDS}"
@@ -126,13 +126,11 @@ def _decision(tested: Difference, facts: Sequence[str], comparisons: int) -> str
     if first is not None:
         after = seeds if first == tested.n else f"{first} of {seeds}"
         return f", decided after {after} ({', '.join(facts)})"
-    if tested.n < least_seeds(comparisons):
-        facts = [*facts, _least(comparisons)]
     more = f"not even {MAX_SEEDS} seeds"
     if tested.more_seeds is not None:
         more = f"about {count(tested.more_seeds, 'more seed')}"
     return (
-        f", undecided after {seeds} ({', '.join(facts)}); "
+        f", undecided after {seeds}{_least(tested, comparisons)} ({', '.join(facts)}); "
         f"if that is the true difference, {more} per arm would decide it"
     )
 
@@ -141,8 +139,10 @@ def _seeds(tested: Difference) -> str:
     return count(tested.n, "common seed" if tested.unpaired else "seed")
 
 
-def _least(comparisons: int) -> str:
-    return f"at least {least_seeds(comparisons)} seeds are needed"
+def _least(tested: Difference, comparisons: int) -> str:
+    """Say how many seeds it takes at least, if there are fewer."""
+    least = least_seeds(comparisons)
+    return f"; at least {least} seeds are needed" if tested.n < least else ""
 
 
 def odds(e_value: float) -> str:
@@ -251,8 +251,8 @@ def _seed_notes(arms: Sequence[ArmResult]) -> list[str]:
         is_fresh = any(arm.is_fresh for arm in arms)
         return ["The seeds shown are fresh: none was used for selection."] if is_fresh else []
     found = [
-        f"{_names(biased)}: selected by the seeds shown, so their figures are optimistically "
-        "biased."
+        f"{_names(biased)}: selected by the seeds shown, so their figures and verdicts are "
+        "optimistically biased."
     ]
     failed = [arm for arm in arms if arm.confirmation == Confirmation.FAILED]
     if failed:
