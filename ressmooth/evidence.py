@@ -16,7 +16,7 @@ from itertools import count
 from math import exp, fsum, inf, log, sqrt
 
 LEVEL = 0.05  # at most this share of studies without a difference ever gets a verdict
-PRIOR_SD = 2.0  # c: chosen by simulation (tests/test_evidence.py), never fitted to results
+PRIOR_SD = 2.0  # c: by simulation (tests/helpers/peeking.py), never fitted to results
 MAX_SEEDS = 1_000  # a difference that needs more is not worth training for
 ROUNDING = 1e-9  # smaller standard deviations count as zero
 MAX_T = 1e100  # its square is finite
