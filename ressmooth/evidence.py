@@ -9,14 +9,18 @@ of the seeds' standard deviation" to "there is none", with the right Haar prior 
 deviation (Lai 1976; Pérez-Ortiz et al. 2022; Wang and Ramdas 2024).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import exp, fsum, inf, log, sqrt
 
 LEVEL = 0.05  # at most this share of studies without a difference ever gets a verdict
-PRIOR_SD = 2.0  # c: chosen by simulation (tests/test_evidence.py), never fitted to results
+PRIOR_SD = 2.0  # c: by simulation (tests/helpers/peeking.py), never fitted to results
 MAX_SEEDS = 1_000  # a difference that needs more is not worth training for
 ROUNDING = 1e-9  # smaller standard deviations count as zero
+MAX_T = 1e100  # its square is finite
+MAX_LOG = 700.0  # of an e-value: its exponential is finite
 
 Interval = tuple[float, float]
 
@@ -44,8 +48,12 @@ def weigh(differences: Sequence[float], comparisons: int = 1) -> Evidence | None
     threshold = comparisons / LEVEL
     best, decided_after, sign = 0.0, None, 0.0
     low, high = -inf, inf
-    for n in range(2, len(differences) + 1):
-        mean, sd = mean_and_sd(differences[:n])
+    mean = squares = sd = 0.0
+    for n, value in enumerate(differences, start=1):
+        step = value - mean  # Welford's update: one pass over all looks
+        mean += step / n
+        squares += step * (value - mean)
+        sd = sqrt(squares / (n - 1)) if n > 1 else 0.0
         if sd < ROUNDING:  # equal so far: rounded figures would make a difference certain
             continue
         look = log_e_value(n, sqrt(n) * mean / sd)
@@ -54,13 +62,13 @@ def weigh(differences: Sequence[float], comparisons: int = 1) -> Evidence | None
         best = max(best, look)
         reach = critical_t(n, threshold) * sd / sqrt(n)
         low, high = max(low, mean - reach), min(high, mean + reach)
-    if len(differences) < 2 or sd < ROUNDING:
+    if sd < ROUNDING:
         return None
     return Evidence(
-        n=n,
+        n=len(differences),
         mean=mean,
         sd=sd,
-        e_value=exp(best),
+        e_value=exp(min(best, MAX_LOG)),
         p=min(1.0, comparisons * exp(-best)),
         interval=(low, high) if -inf < low <= high < inf else None,
         decided_after=decided_after,
@@ -75,6 +83,7 @@ def log_e_value(n: float, t: float, freedom: float | None = None) -> float:
     """
     v = n - 1 if freedom is None else freedom
     g = 1 + n * PRIOR_SD**2
+    t = min(abs(t), MAX_T)
     return ((v + 1) * (log(1 + t * t / v) - log(1 + t * t / (g * v))) - log(g)) / 2
 
 
@@ -86,16 +95,24 @@ def critical_t(n: float, threshold: float, freedom: float | None = None) -> floa
     return sqrt(v * (ratio - 1) / (1 - ratio / g)) if ratio < g else inf
 
 
+def least_seeds(comparisons: int = 1) -> int:
+    """Return the fewest seeds that can decide at all, however large the difference is."""
+    return next(n for n in count(2) if critical_t(n, comparisons / LEVEL) < inf)
+
+
 def seeds_to_decide(effect: float, comparisons: int = 1, already: int = 0) -> int | None:
     """Return how many seeds would decide a true difference of `effect` standard deviations.
 
     None if more than MAX_SEEDS are needed.
     """
-    threshold = log(comparisons / LEVEL)
-    for n in range(max(2, already + 1), MAX_SEEDS + 1):
-        if log_e_value(n, effect * sqrt(n)) >= threshold:
-            return n
-    return None
+
+    def evidence(n: int) -> float:  # once above the threshold, it stays there
+        return log_e_value(n, effect * sqrt(n))
+
+    seeds = range(MAX_SEEDS + 1)
+    least = max(2, already + 1)
+    n = bisect_left(seeds, log(comparisons / LEVEL), lo=min(least, len(seeds)), key=evidence)
+    return n if n <= MAX_SEEDS else None
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:

@@ -66,8 +66,8 @@ def terminal_width() -> int:
 
 
 def glue(text: str) -> str:
-    """Replace spaces inside "p = 0.2", "1 ± 2 %" and "− SGD" by ones that never break."""
-    return re.sub(r" (?=[±=<%])|(?<=[±=<−]) ", GLUE, text)
+    """Replace spaces inside "p = 0.2", "1 ± 2 %", "9 : 1" and "− SGD" by ones that never break."""
+    return re.sub(r" (?=[±=<%]|: )|(?<=[±=<−]) |(?<= :) ", GLUE, text)
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:

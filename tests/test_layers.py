@@ -23,7 +23,7 @@ LAYERS = """
     smoothing
     config
     plugins
-    build paths formatting
+    build paths formatting evidence
     errors __init__
 """
 LEVEL = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}

@@ -178,11 +178,11 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 @main.command()
-@click.argument("picture", type=click.Choice(["annealing", "sigmoid"]))
+@click.argument("picture", type=click.Choice(["annealing", "sigmoid", "evidence"]))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help=".png, .svg or .pdf")
 @with_force
 def plot(picture: str, out: Path, force: bool) -> None:
-    """Draw the annealing of the scale, or the diffusivity's sigmoid."""
+    """Draw the annealing of the scale, the diffusivity's sigmoid, or evidence by seeds."""
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the file name must end in .png, .svg or .pdf")
     from ressmooth.report import pictures, style

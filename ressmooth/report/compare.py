@@ -97,7 +97,7 @@ class Line:
             return None
         if not self.difference.is_decided:
             return Ordering.UNDECIDED
-        agrees = (self.difference.mean > 0) == (self.paper_difference > 0)
+        agrees = self.difference.is_positive == (self.paper_difference > 0)
         return Ordering.HOLDS if agrees else Ordering.CONTRADICTED
 
 

@@ -49,10 +49,18 @@ RUN_DETAILS = (
     "uid",
 )
 TRIAL = ("study", "arm", "trial", "state", "confirms", "selected", *CONDITION, "value", "runs")
-COMPARED = ("sd", "low", "high", "difference", "difference_low", "difference_high", "p")
+COMPARED = ("sd", "low", "high", "difference", "difference_low", "difference_high", "p", "evidence")
+FIXED_N = ("fixed_n_p", "fixed_n_low", "fixed_n_high")  # of the t-test, for one look only
 PAPER = ("paper", "from_paper", "paper_difference")
-FLOATS = {*METRICS, *RESULTS, *COMPARED, *PAPER, "value"}  # also where all values are missing
-INTEGERS = {"confirms", "threads", "more_seeds"}  # with missing values
+FLOATS = {
+    *METRICS,
+    *RESULTS,
+    *COMPARED,
+    *FIXED_N,
+    *PAPER,
+    "value",
+}  # also where all values are missing
+INTEGERS = {"confirms", "threads", "pairs", "decided_after", "more_seeds"}  # with missing values
 MARK = "ressmooth"  # in the metadata of the Parquet files that we write
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from ressmooth.config import METRIC, Metric
-from ressmooth.report.stats import Interval, Sample
+from ressmooth.evidence import Interval
+from ressmooth.report.stats import Sample
 
 MISSING = "–"
 
@@ -77,8 +78,9 @@ class Measure:
         if interval is None:
             return MISSING
         high = 100.0 if self.metric.unit else float("inf")
-        ends = (self.signed(e) if signs else self.number(min(max(e, 0.0), high)) for e in interval)
-        return " to ".join(ends)
+        low = -high if signs else 0.0
+        ends = (min(max(end, low), high) for end in interval)
+        return " to ".join(self.signed(end) if signs else self.number(end) for end in ends)
 
 
 MEASURES = {

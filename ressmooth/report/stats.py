@@ -1,23 +1,27 @@
-"""Statistics of a few seeds: intervals, differences, and how many seeds would decide.
+"""Statistics of a few seeds: the interval of a mean, and the difference of two.
 
-All of it is Student's t. The interval of a difference excludes 0 exactly when its p is below 5 %,
-because both have the same Bonferroni correction for the number of comparisons. SciPy is imported
-where it is needed, because that takes a quarter of a second; scipy.stats would take two.
+The verdict about a difference is that of `ressmooth.evidence`: it stays valid however often one
+looks. Student's t, which is valid for one look only, gives the interval of a mean, compares arms
+without common seeds, and stays in the exports. SciPy is imported where it is needed, because that
+takes a quarter of a second; scipy.stats would take two.
 """
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import fsum, sqrt
+from math import sqrt
 from statistics import fmean
 
-LEVEL = 0.05
-MIN_SEEDS = 3  # of a test: in paper-table2-eighth, p = 0.034 with two seeds became 0.24 with three
-MAX_SEEDS = 1_000  # a difference that needs more is not worth training for
-POWER = 0.8  # of a test with the suggested number of seeds
-ROUNDING = 1e-9  # smaller spreads count as zero
+from ressmooth.evidence import (
+    LEVEL,
+    ROUNDING,
+    Evidence,
+    Interval,
+    mean_and_sd,
+    seeds_to_decide,
+    weigh,
+)
 
-Interval = tuple[float, float]
+MIN_SEEDS = 3  # of a t-test: in paper-table2-eighth, p = 0.034 with two became 0.24 with three
 
 
 class Sample:
@@ -26,91 +30,116 @@ class Sample:
     def __init__(self, by_seed: Mapping[int, float]) -> None:
         self.by_seed, self.values = by_seed, list(by_seed.values())
         self.n, self.mean = len(by_seed), fmean(self.values)
-        self.sd = _sd(self.values) if self.n > 1 else None
+        self.sd = mean_and_sd(self.values)[1] if self.n > 1 else None
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % interval of the mean. None for one seed or equal seeds."""
+        """The 95 % interval of the mean, valid for one look. None for one seed or equal seeds."""
         if self.sd is None or self.sd < ROUNDING:
             return None
         return _t_interval(self.mean, self.sd / sqrt(self.n), self.n - 1, LEVEL)
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The difference of two means, with its test."""
+class TTest:
+    """Student's test, with the number of seeds fixed in advance: valid for one look only."""
 
-    mean: float
-    test: str | None = None  # paired | Welch; None if the seeds are too few or equal
-    interval: Interval | None = None
-    p: float | None = None
+    p: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two means, and what the seeds say about it."""
+
+    mean: float  # over the common seeds if the arms have any
+    n: int  # common seeds; without any, the seeds of the smaller sample
+    is_paired: bool
+    evidence: Evidence | None = None  # of pairs; None if there is one, or if all are equal
+    fixed_n: TTest | None = None  # None if the seeds are too few or equal
+    unpaired: int = 0  # seeds of either arm that the other does not have
     more_seeds: int | None = None  # per arm; None if decided, unknown, or beyond MAX_SEEDS
 
     @property
+    def test(self) -> str | None:
+        """The test of the verdict: paired or Welch. None if there is none."""
+        if self.p is None:
+            return None
+        return "paired" if self.is_paired else "Welch"
+
+    @property
+    def p(self) -> float | None:
+        found = self.evidence if self.is_paired else self.fixed_n
+        return found.p if found else None
+
+    @property
+    def interval(self) -> Interval | None:
+        found = self.evidence if self.is_paired else self.fixed_n
+        return found.interval if found else None
+
+    @property
     def is_decided(self) -> bool:
-        return self.p is not None and self.p < LEVEL
+        if self.is_paired:
+            return self.evidence is not None and self.evidence.is_decided
+        return self.fixed_n is not None and self.fixed_n.p < LEVEL
+
+    @property
+    def is_positive(self) -> bool:
+        """The sign of the verdict, or of the mean if there is none."""
+        return self.evidence.is_gain if self.evidence else self.mean > 0
 
 
 def difference(ours: Sample, reference: Sample, comparisons: int = 1) -> Difference:
-    """Test our mean minus the reference's, corrected for the number of comparisons.
+    """Compare our mean with the reference's, corrected for the number of comparisons.
 
-    The test is paired if both were trained with the same seeds, which share the subset of the
-    data, the initial weights and the batches. Otherwise it is Welch's.
+    Runs with the same seed share the subset of the data, the initial weights and the batches, so
+    the common seeds are paired, in the order of their numbers. Arms with fewer than two common
+    seeds are compared by Welch's test if they have enough seeds for it.
     """
-    mean = ours.mean - reference.mean
-    seeds = min(ours.n, reference.n)
-    if seeds < MIN_SEEDS:
-        return Difference(mean)
-    is_paired = ours.by_seed.keys() == reference.by_seed.keys()
-    spread, error, freedom = _paired(ours, reference) if is_paired else _welch(ours, reference)
-    if error < ROUNDING:  # a constant difference would be certain after two seeds
-        return Difference(mean)
-    from scipy.special import stdtr
-
-    level = LEVEL / comparisons
-    p = min(1.0, comparisons * 2 * float(stdtr(freedom, -abs(mean) / error)))
-    needed = seeds_to_decide(abs(mean) / spread, freedom / (seeds - 1), level)
+    seeds = sorted(ours.by_seed.keys() & reference.by_seed.keys())
+    smaller = min(ours.n, reference.n)
+    if not seeds or (len(seeds) == 1 and smaller >= MIN_SEEDS):
+        tested = _welch(ours, reference, comparisons) if smaller >= MIN_SEEDS else None
+        return Difference(ours.mean - reference.mean, smaller, is_paired=False, fixed_n=tested)
+    pairs = [ours.by_seed[seed] - reference.by_seed[seed] for seed in seeds]
+    mean, evidence = fmean(pairs), weigh(pairs, comparisons)
+    unpaired = ours.n + reference.n - 2 * len(pairs)
+    if evidence is None:
+        return Difference(mean, len(pairs), is_paired=True, unpaired=unpaired)
+    needed = None
+    if not evidence.is_decided:
+        needed = seeds_to_decide(abs(mean) / evidence.sd, comparisons, already=evidence.n)
     return Difference(
         mean,
-        test="paired" if is_paired else "Welch",
-        interval=_t_interval(mean, error, freedom, level),
-        p=p,
-        more_seeds=needed - seeds if p >= LEVEL and needed < MAX_SEEDS else None,
+        evidence.n,
+        is_paired=True,
+        evidence=evidence,
+        fixed_n=_paired(evidence, comparisons) if evidence.n >= MIN_SEEDS else None,
+        unpaired=unpaired,
+        more_seeds=needed - evidence.n if needed else None,
     )
 
 
-def seeds_to_decide(effect: float, freedom_per_seed: float, level: float) -> int:
-    """Return the seeds per arm that detect `effect` standard deviations, at most MAX_SEEDS."""
-    from scipy.special import nctdtr, stdtrit
-
-    def power(n: int) -> float:
-        freedom = freedom_per_seed * (n - 1)
-        critical = stdtrit(freedom, 1 - level / 2)
-        return 1 - float(nctdtr(freedom, effect * sqrt(n), critical))
-
-    return bisect_left(range(MAX_SEEDS), POWER, lo=MIN_SEEDS, key=power)
+def _paired(evidence: Evidence, comparisons: int) -> TTest:
+    n = evidence.n
+    return _t_test(evidence.mean, evidence.sd / sqrt(n), n - 1.0, comparisons)
 
 
-def _paired(ours: Sample, reference: Sample) -> tuple[float, float, float]:
-    """Return the standard deviation of a seed's difference, standard error, degrees of freedom."""
-    spread = _sd([value - reference.by_seed[seed] for seed, value in ours.by_seed.items()])
-    return spread, spread / sqrt(ours.n), ours.n - 1.0
+def _welch(ours: Sample, reference: Sample, comparisons: int) -> TTest | None:
+    """Return Welch's test of independent seeds, or None if all are equal."""
+    assert ours.sd is not None and reference.sd is not None
+    a, b = ours.sd**2 / ours.n, reference.sd**2 / reference.n
+    if a + b < ROUNDING**2:  # a constant difference would be certain
+        return None
+    freedom = (a + b) ** 2 / (a**2 / (ours.n - 1) + b**2 / (reference.n - 1))
+    return _t_test(ours.mean - reference.mean, sqrt(a + b), freedom, comparisons)
 
 
-def _welch(ours: Sample, reference: Sample) -> tuple[float, float, float]:
-    """Return the same as `_paired` for independent seeds."""
-    a, b = _sd(ours.values) ** 2, _sd(reference.values) ** 2
-    squared = a / ours.n + b / reference.n
-    if squared < ROUNDING**2:
-        return 0.0, 0.0, 1.0
-    rest = (a / ours.n) ** 2 / (ours.n - 1) + (b / reference.n) ** 2 / (reference.n - 1)
-    return sqrt(a + b), sqrt(squared), squared**2 / rest
+def _t_test(mean: float, error: float, freedom: float, comparisons: int) -> TTest:
+    from scipy.special import stdtr
 
-
-def _sd(values: Sequence[float]) -> float:
-    """Return what statistics.stdev does, which is a hundred times slower."""
-    mean = fmean(values)
-    return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    p = min(1.0, comparisons * 2 * float(stdtr(freedom, -abs(mean) / error)))
+    return TTest(p, _t_interval(mean, error, freedom, LEVEL / comparisons))
 
 
 def _t_interval(mean: float, error: float, freedom: float, level: float) -> Interval:

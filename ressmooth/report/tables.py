@@ -155,6 +155,8 @@ def _record(line: Line, comparison: Comparison) -> dict[str, Any]:
     arm, tested = line.arm, line.difference
     low, high = line.sample.interval or (None, None)
     difference_low, difference_high = (tested and tested.interval) or (None, None)
+    evidence, fixed_n = tested and tested.evidence, tested and tested.fixed_n
+    fixed_n_low, fixed_n_high = fixed_n.interval if fixed_n else (None, None)
     return {
         "study": arm.study,
         **comparison.condition,
@@ -180,7 +182,13 @@ def _record(line: Line, comparison: Comparison) -> dict[str, Any]:
         "difference_high": difference_high,
         "p": tested.p if tested else None,
         "test": tested.test if tested else None,
+        "pairs": tested.n if tested and tested.is_paired else None,
+        "evidence": evidence.e_value if evidence else None,
+        "decided_after": evidence.decided_after if evidence else None,
         "more_seeds": tested.more_seeds if tested else None,
+        "fixed_n_p": fixed_n.p if fixed_n else None,
+        "fixed_n_low": fixed_n_low,
+        "fixed_n_high": fixed_n_high,
         "paper": line.paper,
         "from_paper": line.from_paper,
         "paper_difference": line.paper_difference,

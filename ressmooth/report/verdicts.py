@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import floor
 from typing import Any
 
+from ressmooth.evidence import LEVEL, MAX_SEEDS, least_seeds
 from ressmooth.formatting import count, settings
 from ressmooth.report.compare import (
     ArmResult,
@@ -17,7 +19,7 @@ from ressmooth.report.compare import (
 from ressmooth.report.measure import MISSING, Measure
 from ressmooth.report.paper import deviations
 from ressmooth.report.reference import other_differences, reference_name
-from ressmooth.report.stats import MAX_SEEDS, MIN_SEEDS, Sample
+from ressmooth.report.stats import MIN_SEEDS, Difference, Sample
 
 SELECTION = {
     "paper": "Validation uses the test set, as in the paper, so selected figures are "
@@ -66,13 +68,14 @@ def verdict(line: Line, comparison: Comparison) -> str:
         f"By {measure.phrase(comparison.statistic)} on {condition_text(comparison.condition)}, "
         f"{_arm_text(line.arm)} reaches {sample_text(line.sample, measure)} and "
         f"{_arm_text(reference)} {sample_text(theirs, measure)}: "
-        f"{_finding(line, comparison.tests, min(line.sample.n, theirs.n))}{_agreement(line)}"
+        f"{_finding(line, comparison.tests)}{_agreement(line)}"
     )
 
 
 def is_gain(line: Line) -> bool:
     """Tell whether the arm is better than its reference by the metric's direction."""
-    return line.difference is not None and line.arm.measure.score(line.difference.mean) > 0
+    is_higher_better = line.arm.measure.metric.is_higher_better
+    return line.difference is not None and line.difference.is_positive == is_higher_better
 
 
 def _arm_text(arm: ArmResult) -> str:
@@ -84,31 +87,72 @@ def sample_text(sample: Sample, measure: Measure) -> str:
     return f"{measure.mean_and_sd(sample)}{measure.unit} (n = {sample.n})"
 
 
-def _finding(line: Line, comparisons: int, seeds: int) -> str:
+def _finding(line: Line, comparisons: int) -> str:
+    """Say what the seeds told about the difference."""
     tested, measure = line.difference, line.arm.measure
     assert tested is not None
-    difference = f"a difference of {measure.points(measure.signed(tested.mean))}"
-    if tested.p is None:
-        few = f"too few seeds to test (at least {MIN_SEEDS} per arm)"
-        equal = "not tested, because it is the same for every seed"
-        reason = few if seeds < MIN_SEEDS else equal
-        return f"{difference}; {reason}"
-    p = probability(tested.p) if tested.p < 0.001 else f"= {probability(tested.p)}"
-    corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
-    evidence = (
-        f"(95 % interval {measure.interval(tested.interval, signs=True)}, p {p}, "
-        f"{tested.test} t-test{corrected})"
-    )
+    what = f"a difference of {measure.points(measure.signed(tested.mean))}"
     if tested.is_decided:
-        what = "gain" if is_gain(line) else "loss"
-        return f"a {what} of {measure.points(measure.number(abs(tested.mean)))} {evidence}"
+        side, sign = ("gain", 1) if is_gain(line) else ("loss", -1)
+        what = f"a {side} of {measure.points(measure.number(sign * measure.score(tested.mean)))}"
+    if tested.p is None:
+        return what + _reason_without_test(tested, comparisons)
+    interval = measure.interval(tested.interval, signs=True)
+    facts = [] if tested.interval is None else [f"95 % interval {interval}"]
+    p = probability(tested.p)
+    facts.append(f"p {p}" if p.startswith("<") else f"p = {p}")
+    if comparisons > 1:
+        facts.append(f"corrected for {comparisons} comparisons")
+    if tested.evidence is not None:
+        facts.insert(0, odds(tested.evidence.e_value))
+        return what + _decision(tested, facts, comparisons)
+    undecided = "" if tested.is_decided else ", undecided"
+    facts.append("Welch's t-test of different seeds, valid for one look only")
+    return f"{what}{undecided} ({', '.join(facts)})"
+
+
+def _reason_without_test(tested: Difference, comparisons: int) -> str:
+    if tested.is_paired and tested.n == 1:
+        return f", undecided after {_seeds(tested)}{_least(tested, comparisons)}"
+    if tested.is_paired or tested.n >= MIN_SEEDS:
+        return "; not tested, because it is the same for every seed"
+    return f"; not tested, because the seeds differ and an arm has fewer than {MIN_SEEDS}"
+
+
+def _decision(tested: Difference, facts: Sequence[str], comparisons: int) -> str:
+    """Say after how many seeds the difference was decided, or how many more would decide it."""
+    assert tested.evidence is not None
+    first, seeds = tested.evidence.decided_after, _seeds(tested)
+    if first is not None:
+        after = seeds if first == tested.n else f"{first} of {seeds}"
+        return f", decided after {after} ({', '.join(facts)})"
     more = f"not even {MAX_SEEDS} seeds"
     if tested.more_seeds is not None:
         more = f"about {count(tested.more_seeds, 'more seed')}"
     return (
-        f"{difference} {evidence}, undecided; "
+        f", undecided after {seeds}{_least(tested, comparisons)} ({', '.join(facts)}); "
         f"if that is the true difference, {more} per arm would decide it"
     )
+
+
+def _seeds(tested: Difference) -> str:
+    return count(tested.n, "common seed" if tested.unpaired else "seed")
+
+
+def _least(tested: Difference, comparisons: int) -> str:
+    """Say how many seeds it takes at least, if there are fewer."""
+    least = least_seeds(comparisons)
+    return f"; at least {least} seeds are needed" if tested.n < least else ""
+
+
+def odds(e_value: float) -> str:
+    """Return the evidence for a difference, rounded down: evidence 250 : 1"""
+    if e_value < 1.1:
+        return "no evidence"
+    if e_value >= 1e6:
+        return "evidence over 1,000,000 : 1"
+    shown = f"{floor(e_value):,}" if e_value >= 10 else f"{floor(e_value * 10) / 10:g}"
+    return f"evidence {shown} : 1"
 
 
 def _agreement(line: Line) -> str:
@@ -156,17 +200,34 @@ def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str
         for arm in arms
         if arm.failed
     ]
-    if any(line.difference and line.difference.p is not None for line in lines):
-        found.append(
-            "Intervals are 95 %. Intervals and p-values of differences are corrected for the "
-            f"number of arms compared with {reference_name(lines)} (Bonferroni)."
-        )
+    found += _test_notes(lines)
     found += dict.fromkeys(
         f"{line.arm.label} also differs from {line.reference.label} in {', '.join(keys)}."
         for line in lines
         if line.reference and (keys := other_differences(line.arm, line.reference))
     )
     return found + (_paper_notes(lines) if against_paper else [])
+
+
+def _test_notes(lines: Sequence[Line]) -> list[str]:
+    """Say how often one may look, and what a verdict takes."""
+    tests = {line.difference.test for line in lines if line.difference}
+    corrected = f"times the number of arms compared with {reference_name(lines)} (Bonferroni)"
+    found = []
+    if "paired" in tests:
+        found.append(
+            "Verdicts, and p and intervals of differences, stay valid however often you look and "
+            f"add seeds. A verdict takes evidence of {1 / LEVEL:g} : 1 {corrected}."
+        )
+    if "Welch" in tests:
+        found.append(
+            "Arms with fewer than two common seeds are compared by Welch's t-test, which is valid "
+            f"for one look only. Its p is that of one test {corrected}. Train both with the same "
+            "seeds for a verdict that stays valid."
+        )
+    if any(line.sample.interval for line in lines):
+        found.append("The 95 % interval of a mean is Student's t, valid for one look.")
+    return found
 
 
 def _first_arm_notes(lines: Sequence[Line]) -> list[str]:
@@ -190,8 +251,8 @@ def _seed_notes(arms: Sequence[ArmResult]) -> list[str]:
         is_fresh = any(arm.is_fresh for arm in arms)
         return ["The seeds shown are fresh: none was used for selection."] if is_fresh else []
     found = [
-        f"{_names(biased)}: selected by the seeds shown, so their figures are optimistically "
-        "biased."
+        f"{_names(biased)}: selected by the seeds shown, so their figures and verdicts are "
+        "optimistically biased."
     ]
     failed = [arm for arm in arms if arm.confirmation == Confirmation.FAILED]
     if failed:

@@ -186,7 +186,8 @@ def test_a_failed_fresh_seed_is_counted(store):
     (table, _) = compared(store, one_diverges, confirm=4)
     laplace = table.lines[1]
     assert (laplace.arm.failed, laplace.sample.n) == (1, 3)
-    assert laplace.difference.test == "Welch"  # no longer the same seeds
+    found = laplace.difference
+    assert (found.test, found.n, found.unpaired) == ("paired", 3, 1)  # the common seeds
 
 
 def test_a_holdout_is_compared_by_the_test_set_alone(store):

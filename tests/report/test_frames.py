@@ -39,6 +39,14 @@ def test_epochs_have_the_use_of_a_gpu_as_numbers(store):
         assert table[name].dtype == float and table[name].isna().all()
 
 
+def test_what_was_not_compared_is_a_missing_number(store):
+    table = frames.comparison(store, simulate(store, "alone")).frame()
+    floats = ["evidence", "p", "fixed_n_p", "fixed_n_low", "fixed_n_high"]
+    assert {str(table[name].dtype) for name in floats} == {"float64"}
+    assert {str(table[n].dtype) for n in ("pairs", "decided_after", "more_seeds")} == {"Int64"}
+    assert table[[*floats, "pairs"]].isna().all(axis=None)
+
+
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-x", "@sum(a1)", "\t=1"])
 def test_text_is_no_formula_in_a_spreadsheet(text):
     (row,) = csv.DictReader(csv_text([{"arm": text, "difference": -1.5}]).splitlines())

@@ -42,6 +42,12 @@ def test_units_and_decimals_are_those_of_the_metric(measure, value, amount, diff
     assert measure.title("max") == title
 
 
+def test_intervals_end_where_the_metric_does():
+    assert ACCURACY.interval((-3.0, 104.0)) == "0.00 to 100.00"
+    assert ACCURACY.interval((-250.0, 104.0), signs=True) == "−100.00 to +100.00"
+    assert NLL.interval((-250.0, 104.0), signs=True) == "−250.0000 to +104.0000"
+
+
 def test_lower_is_better_for_losses():
     assert max([0.3, 0.2, 0.4], key=NLL.score) == 0.2
     assert max([0.3, 0.2, 0.4], key=ACCURACY.score) == 0.4

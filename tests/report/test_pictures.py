@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from ressmooth.evidence import seeds_to_decide
 from ressmooth.report import pictures, style
 from ressmooth.smoothing import Laplace, Logistic
 
@@ -27,3 +28,14 @@ def test_pictures_follow_the_pages_colour_and_files_are_on_white():
     shown, file = style.in_page(svg), style.on_white(svg)
     assert shown.startswith("<svg") and style.INK not in shown and "currentColor" in shown
     assert "currentColor" not in file and ElementTree.fromstring(file)[0].get("fill") == "white"
+
+
+def test_the_picture_of_evidence_shows_what_looks_do():
+    by_seeds, by_looks = style.picture(*pictures.evidence()).axes
+    nothing, small, large = (line.get_ydata() for line in by_seeds.lines[:3])
+    assert nothing[-1] < 1 < small[-1] < large[-1]
+    seeds = by_seeds.lines[2].get_xdata()
+    assert seeds[np.argmax(large > 20)] == seeds_to_decide(2.0)
+    tested, weighed = (line.get_ydata() for line in by_looks.lines[:2])
+    assert tested[0] == pytest.approx(5, abs=1) and 20 < tested[-1]
+    assert list(weighed[:2]) == [0, 0] and 1 < weighed[-1] < 5  # two or three seeds never decide

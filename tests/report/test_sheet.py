@@ -4,6 +4,7 @@ import pytest
 from helpers import records, specs
 from helpers.shown import FIVE
 
+from ressmooth.formatting import wrap
 from ressmooth.report import tables
 from ressmooth.report.compare import compare_studies
 from ressmooth.report.sheet import Sheet, as_markdown, as_text
@@ -96,8 +97,14 @@ def test_every_table_fits_the_terminal_and_no_number_is_broken(
             "distribution=",
         )
         assert all(figure in texts[0] for figure in figures)
-    broken = re.compile(r"[±=<]$|^\s*[±=<%]", re.MULTILINE)
+    broken = re.compile(r"[±=<]$| :$|^\s*[±=<%:]", re.MULTILINE)
     assert [broken.findall(text) for text in texts] == [[]] * 4
+
+
+@pytest.mark.parametrize("width", range(9, 24))
+def test_evidence_is_one_word(width):
+    lines = wrap("decided (evidence 250 : 1, p = 0.004)", width)
+    assert any("250 : 1" in line for line in lines)
 
 
 def test_markdown_and_latex_are_never_wrapped(store, study, five, monkeypatch):

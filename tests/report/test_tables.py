@@ -3,7 +3,9 @@ import io
 import json
 import re
 
+import pytest
 from helpers import records, specs
+from scipy.stats import ttest_rel
 
 from ressmooth.report import tables
 from ressmooth.report.compare import compare_studies
@@ -33,6 +35,20 @@ def test_every_format_has_the_same_figures(compared):
         assert figure in texts[0] and figure in texts[1]
         assert figure.replace("±", r"$\pm$") in texts[2]
         assert all(f"{record['paper']:.2f}" in text for text in texts)
+
+
+def test_exports_have_the_evidence_and_the_figures_of_a_test_for_one_look(compared):
+    sgd, laplace, logistic = json.loads(tables.as_json(compared))[:3]
+    tested = compared[0].lines[1].difference
+    assert (laplace["pairs"], laplace["decided_after"], laplace["test"]) == (5, 4, "paired")
+    assert laplace["evidence"] == tested.evidence.e_value > 40
+    assert laplace["p"] == pytest.approx(2 / laplace["evidence"])
+    assert laplace["difference_low"] < laplace["fixed_n_low"] < laplace["difference"]
+    assert laplace["difference_high"] > laplace["fixed_n_high"] > laplace["difference"]
+    expected = ttest_rel(laplace["values"], sgd["values"])
+    assert laplace["fixed_n_p"] == pytest.approx(2 * expected.pvalue)
+    assert (logistic["decided_after"], logistic["evidence"]) == (None, 1.0)
+    assert [sgd[key] for key in ("pairs", "evidence", "fixed_n_p", "fixed_n_low")] == [None] * 4
 
 
 def test_without_the_paper_its_figures_are_not_shown(compared):

@@ -17,13 +17,16 @@ def test_a_gain_comes_with_its_evidence_and_the_papers(compared):
         "laplace (b=1.3 alpha=1) reaches 90.01 ± 0.36 % (n = 5) and sgd (weight_decay=0.001) "
     )
     assert "89.00 ± 0.37 % (n = 5): a gain" in sentence
-    assert re.search(r"a gain of 1\.01 points \(95 % interval \+0\.99 to \+1\.02, p < ", sentence)
-    assert "paired t-test, corrected for 2 comparisons" in sentence
+    assert (
+        "a gain of 1.01 points, decided after 4 of 5 seeds (evidence 439 : 1, "
+        "95 % interval +0.98 to +1.03, p = 0.005, corrected for 2 comparisons)" in sentence
+    )
     assert sentence.endswith("; the paper's ordering holds (the paper reports +0.33).")
 
 
 def test_an_undecided_difference_comes_with_the_seeds_that_would_decide_it(compared):
     sentence = verdicts.verdict(compared[0].lines[2], compared[0])
+    assert "+0.01 points, undecided after 5 seeds (no evidence, 95 % interval −" in sentence
     assert "if that is the true difference, not even 1000 seeds per arm would decide it" in sentence
     assert sentence.endswith("the paper reports +0.39.")
 
@@ -44,8 +47,69 @@ def test_one_seed_is_too_few_to_test(store):
     table = compare_studies(store, [study])[0]
     sentence = verdicts.verdict(table.lines[1], table)
     assert "reaches 90.00 % (n = 1) and sgd (weight_decay=0.001) 89.00 % (n = 1)" in sentence
-    assert "+1.00 points; too few seeds to test (at least 3 per arm)" in sentence
-    assert "interval" not in sentence and "t-test" not in sentence
+    assert "+1.00 points, undecided after 1 seed; at least 4 seeds are needed;" in sentence
+    assert "interval" not in sentence and "evidence" not in sentence
+
+
+@pytest.mark.parametrize("arms, least", [(1, 4), (3, 4), (4, 5)])
+def test_the_fewest_seeds_that_can_decide_follow_from_the_number_of_comparisons(store, arms, least):
+    smoothing = {f"b{b}": {**ARMS["logistic"], "b": b / 10} for b in range(1, arms + 1)}
+    spec = specs.study({"sgd": {"method": "mse"}, **smoothing}, seeds=3, name=f"of-{arms}")
+    study = records.simulate(store, spec, lambda c: 90.0 + c["seed"] * (c["method"] != "mse"))
+    table = compare_studies(store, [study])[0]
+    sentence = verdicts.verdict(table.lines[1], table)
+    assert (
+        f"a difference of +1.00 points, undecided after 3 seeds; at least {least} seeds are needed "
+        "(no evidence, p = 1.00" in sentence
+    )
+    assert re.search(r"about \d+ more seeds per arm would decide it\.$", sentence)
+
+
+def test_arms_with_some_common_seeds_say_how_many(store):
+    spec = specs.study(ARMS, confirm=6, name="lost", **EIGHTH)
+
+    def lost(config):
+        is_lost = config["method"] != "mse" and config["seed"] == 10_001
+        return None if is_lost else accuracy(config)
+
+    table = compare_studies(store, [records.simulate(store, spec, lost)])[0]
+    sentence = verdicts.verdict(table.lines[1], table)
+    assert "(n = 5) and sgd (weight_decay=0.001) 89.00 ± 0.33 % (n = 6): a gain" in sentence
+    assert ", decided after 4 of 5 common seeds (" in sentence
+
+
+@pytest.fixture(scope="module")
+def other_seeds(store):
+    """SGD with seeds 0, 1 and 2, and another study's laplace with three fresh seeds."""
+    arms = {"sgd": {"method": "mse", "weight_decay": 1e-3}}
+    first = records.simulate(store, specs.study(arms, seeds=3, name="first", **EIGHTH), accuracy)
+    arms = {"laplace": {**ARMS["logistic"], "distribution": "laplace", "b": 1.3}}
+    spec = specs.study(arms, confirm=3, name="second", **EIGHTH)
+    return [first, records.simulate(store, spec, accuracy)]
+
+
+def test_arms_without_common_seeds_are_tested_for_one_look(store, other_seeds):
+    tables = compare_studies(store, other_seeds)
+    sentence = verdicts.verdict(tables[0].lines[1], tables[0])
+    assert "Welch's t-test of different seeds, valid for one look only)" in sentence
+    assert "evidence" not in sentence and "more seed" not in sentence
+    text = " ".join(verdicts.notes(tables, against_paper=False))
+    assert "compared by Welch's t-test, which is valid for one look only." in text
+    assert "however often you look" not in text
+
+
+@pytest.mark.parametrize(
+    "e_value, text",
+    [
+        (1.0, "no evidence"),
+        (1.99, "evidence 1.9 : 1"),
+        (39.99, "evidence 39 : 1"),  # 40 : 1 would decide two comparisons
+        (1234.5, "evidence 1,234 : 1"),
+        (1e300, "evidence over 1,000,000 : 1"),
+    ],
+)
+def test_evidence_is_rounded_down(e_value, text):
+    assert verdicts.odds(e_value) == text
 
 
 def test_a_constant_difference_is_not_called_too_few_seeds(store):
@@ -93,10 +157,14 @@ def test_the_notes_say_which_figures_are_biased(store, compared):
     assert verdicts.SELECTION["paper"].startswith("Validation uses the test set, as in the paper,")
     assert verdicts.SELECTION["paper"] in text
     assert (
-        "sgd, laplace: selected by the seeds shown, so their figures are optimistically biased. "
-        "Set confirm = N in the study file" in text
+        "sgd, laplace: selected by the seeds shown, so their figures and verdicts are "
+        "optimistically biased. Set confirm = N in the study file" in text
     )
-    assert "Bonferroni" in text
+    assert (
+        "stay valid however often you look and add seeds. A verdict takes evidence of 20 : 1 times "
+        "the number of arms compared with SGD (Bonferroni)." in text
+    )
+    assert "The 95 % interval of a mean is Student's t, valid for one look." in text
     spec = specs.study(ARMS, seeds=2, confirm=2, name="fresh", **EIGHTH)
     fresh = compare_studies(store, [records.simulate(store, spec, accuracy)])
     text = " ".join(verdicts.notes(fresh, against_paper=True))
