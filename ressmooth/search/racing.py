@@ -5,15 +5,16 @@ still in the race gets one more seed, in all arms and under all conditions at on
 seeds uses the first n seeds of each configuration, so that the race can be replayed at any time
 from what is recorded, whatever ran where and in which order.
 
-In an arm, a configuration is dropped once it will hardly be the arm's best after `at_most` seeds.
-The chance that its mean will still pass the leader's is Student's t: the lead after n of N seeds is
-d, the lead over the other N - n seeds is predicted from it, and a run's standard deviation s comes
-from the two-way fit (configuration + seed) over the arm:
+In an arm, a configuration is dropped once it will hardly be the arm's best after N = `at_most`
+seeds. Let it be d behind the leader after n seeds. With s, the standard deviation of a run, the
+chance that its mean over N seeds will be half a standard error above the leader's is
 
-    chance = P(T > d / s * sqrt(n / 2) * sqrt(N / (N - n)))
+    P(T > (d / s + 1 / (2 sqrt(N))) sqrt(n / 2) sqrt(N / (N - n)))        T: Student's t
 
-The chances of all that an arm drops add up to at most ERROR. This is the rate at which a race
-selects another configuration than the full grid with `at_most` seeds would.
+s comes from the two-way fit (configuration + seed) over those that are still in the race, in all
+arms of the condition, so that two seeds of many configurations already tell. The chances of all
+that an arm drops add up to at most ERROR: the rate at which a race selects another configuration
+than the full grid with `at_most` seeds, and a worse one.
 
 The leader of each arm races the leader of its reference until the verdict is decided, or until
 `at_most` seeds will hardly decide it. Verdicts are valid however often one looks (evidence.py).
@@ -21,7 +22,7 @@ The leader of each arm races the leader of its reference until the verdict is de
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import fsum, sqrt
 from statistics import fmean
 
 from ressmooth.evidence import LEVEL, ROUNDING, Evidence, critical_t, weigh
@@ -61,7 +62,8 @@ def next_round(
     conditions: dict[str, list[Racer]] = {}
     for racer in sorted(racers, key=lambda racer: racer.trial):
         conditions.setdefault(racer.condition, []).append(racer)
-    rounds = [_Race(each, at_most, references).replay(at_least) for each in conditions.values()]
+    races = [_Race(each, at_least, at_most, references) for each in conditions.values()]
+    rounds = [race.replay() for race in races]
     epochs = {racer.trial: racer.epochs for each in conditions.values() for racer in each}
     runs = [run for each in rounds for run in each.runs]
     return Round(
@@ -73,78 +75,98 @@ def next_round(
 class _Field:
     """The configurations of an arm that are still in the race, after some seeds of each."""
 
-    def __init__(self, racers: list[Racer]) -> None:
-        self.racers, self.seeds = racers, 1
-        self.squares, self.freedom = 0.0, 0  # of the residuals of the two-way fit
+    def __init__(self, racers: list[Racer], seeds: int) -> None:
+        self.racers, self.seeds = racers, seeds
         self.spent = 0.0  # of ERROR
 
     @property
     def leader(self) -> Racer:
         return max(self.racers, key=lambda racer: (self._mean(racer), -racer.trial))
 
+    @property
+    def freedom(self) -> int:
+        """Return the degrees of freedom of the residuals."""
+        return (len(self.racers) - 1) * (self.seeds - 1)
+
     def _mean(self, racer: Racer) -> float:
         return fmean(racer.values[: self.seeds])
+
+    def squares(self) -> float:
+        """Return the squared residuals of the two-way fit (configuration + seed)."""
+        centred = []
+        for racer in self.racers:
+            mean = self._mean(racer)
+            centred.append([value - mean for value in racer.values[: self.seeds]])
+        by_seed = [fmean(seed) for seed in zip(*centred, strict=True)]
+        return fsum(
+            (each - effect) ** 2
+            for values in centred
+            for each, effect in zip(values, by_seed, strict=True)
+        )
 
     def missing(self, seeds: int) -> list[tuple[int, int]]:
         """Return the runs that are missing for a look at so many seeds."""
         return [(r.trial, seed) for r in self.racers for seed in range(len(r.values), seeds)]
 
-    def advance(self, seeds: int) -> None:
-        """Take further seeds into account. Dropped configurations keep their share of the fit."""
-        for n in range(self.seeds, seeds):
-            news = [(r.values[n] - self._mean(r)) * sqrt(n / (n + 1)) for r in self.racers]
-            mean = fmean(news)
-            self.squares += sum((each - mean) ** 2 for each in news)
-            self.freedom += len(news) - 1
-            self.seeds = n + 1
-
-    def drop(self, at_most: int) -> list[Placing]:
+    def drop(self, at_most: int, sd: float, freedom: int) -> list[Placing]:
         """Drop those that will hardly pass the leader, the worst first, and return them."""
         leader, n = self.leader, self.seeds
-        others = [racer for racer in self.racers if racer is not leader]
-        if n == at_most:
-            self.racers = [leader]
-            return [Placing(r.trial, RaceResult.BEHIND, n, leader.trial) for r in others]
-        if not others or self.squares < self.freedom * ROUNDING**2:
-            return []  # rounded figures would make a difference certain
-        sd = sqrt(self.squares / self.freedom)
         dropped = []
-        for racer in sorted(others, key=self._mean):
-            t = (self._mean(leader) - self._mean(racer)) / sd * sqrt(n / 2)
-            chance = _tail(t * sqrt(at_most / (at_most - n)), self.freedom)
-            if self.spent + chance > ERROR:
+        for racer in sorted(self.racers, key=self._mean)[: len(self.racers) - 1]:
+            lead = (self._mean(leader) - self._mean(racer)) / sd + 1 / (2 * sqrt(at_most))
+            chance = _tail(lead * sqrt(n / 2 * at_most / (at_most - n)), freedom)
+            if racer is leader or self.spent + chance > ERROR:
                 break
             self.spent += chance
-            dropped.append(Placing(racer.trial, RaceResult.DROPPED, n, leader.trial, chance))
             self.racers.remove(racer)
+            dropped.append(Placing(racer.trial, RaceResult.DROPPED, n, leader.trial, chance))
         return dropped
+
+    def finish(self) -> list[Placing]:
+        """End the race after the last seed. Return those behind the leader."""
+        leader, behind = self.leader, RaceResult.BEHIND
+        others = [racer for racer in self.racers if racer is not leader]
+        self.racers = [leader]
+        return [Placing(racer.trial, behind, self.seeds, leader.trial) for racer in others]
 
 
 class _Race:
     """The race of the arms under one condition."""
 
-    def __init__(self, racers: list[Racer], at_most: int, references: References) -> None:
-        self.at_most, self.references = at_most, references
+    def __init__(
+        self, racers: list[Racer], at_least: int, at_most: int, references: References
+    ) -> None:
+        self.at_least, self.at_most, self.references = at_least, at_most, references
         arms = dict.fromkeys(racer.arm for racer in racers)
-        self.fields = {arm: _Field([r for r in racers if r.arm == arm]) for arm in arms}
+        self.fields = {arm: _Field([r for r in racers if r.arm == arm], at_least) for arm in arms}
 
-    def replay(self, at_least: int) -> Round:
+    def replay(self) -> Round:
+        """Look at more and more seeds, until a run is missing or the race is over."""
         placings: list[Placing] = []
-        for field in self.fields.values():
-            field.advance(at_least)
-        for n in range(at_least, self.at_most + 1):
-            for field in self.fields.values():
-                if field.seeds == n:
-                    placings += field.drop(self.at_most)
-            verdicts = self._verdicts()
-            racing = self._racing(verdicts) if n < self.at_most else []
+        for n in range(self.at_least, self.at_most):
+            placings += self._drop(n)
+            racing = self._racing(self._verdicts())
             if missing := [run for field in racing for run in field.missing(n + 1)]:
                 return Round(placings, missing)
             for field in racing:
-                field.advance(n + 1)
-            if not racing:
+                field.seeds = n + 1
+        for field in self.fields.values():
+            placings += field.finish()
+        return Round([*placings, *self._verdicts().values()], [])
+
+    def _drop(self, n: int) -> list[Placing]:
+        """Drop until nobody can be dropped. The spread falls if an outlier has left the race."""
+        placings: list[Placing] = []
+        fields = [field for field in self.fields.values() if len(field.racers) > 1]
+        while fields:
+            freedom = sum(field.freedom for field in fields)
+            sd = sqrt(fsum(field.squares() for field in fields) / freedom)
+            if sd < ROUNDING:  # rounded figures would make a difference certain
                 break
-        return Round(placings + list(verdicts.values()), [])
+            dropped = [each for field in fields for each in field.drop(self.at_most, sd, freedom)]
+            placings += dropped
+            fields = [field for field in fields if len(field.racers) > 1] if dropped else []
+        return placings
 
     def _racing(self, verdicts: Mapping[str, Placing]) -> list[_Field]:
         """Return the fields that need another seed."""
