@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ressmooth.config import best_by_epoch, parse
+from ressmooth.search.entries import round_of
 from ressmooth.search.progress import Progress, count_runs
 from ressmooth.search.sampler import PastTrial, Proposal, Sampler
 from ressmooth.spec import StudySpec
@@ -67,6 +68,9 @@ class Planner:
         self.sampler = Sampler(spec, past, warm_start.trials if warm_start else {})
         self.waiting: deque[RunRow] = deque()
         self.out_of_time = False
+        self.is_racing = spec.is_race
+        if not spec.is_race:  # it may have raced in an earlier launch
+            store.record_race(study_id, [])
         for trial in list(self.trials.values()):
             self._track(trial)
 
@@ -77,6 +81,8 @@ class Planner:
             if proposal is None:
                 break
             self._add(proposal)
+        if not self.waiting and self.is_racing:
+            self._add_round()
         if not self.waiting and self.spec.confirm:
             self._add_confirmations()
         return self.waiting[0] if self.waiting else None
@@ -152,6 +158,19 @@ class Planner:
         )
         self._track(trial)
 
+    def _add_round(self) -> None:
+        """Add the next round of a race, once all trials have their results, and record the race."""
+        if any(not trial.state.is_terminal for trial in self.trials.values()):
+            return
+        found = round_of(self.store.trials(self.study_id), self.spec)
+        self.store.record_race(self.study_id, found.placings)
+        for trial_id, seed in found.runs:
+            config = {**self.trials[trial_id].runs[0].config, "seed": seed}
+            self.store.add_runs(trial_id, [config], is_racing=True)
+        for trial_id in dict.fromkeys(trial_id for trial_id, _ in found.runs):
+            self._enqueue(self.store.trial(trial_id))
+        self.is_racing = bool(found.runs)
+
     def _add_confirmations(self) -> None:
         """Add runs with fresh seeds for each selected configuration, once selection is final."""
         if any(not trial.state.is_terminal for trial in self.trials.values()):
@@ -196,7 +215,17 @@ class Planner:
 
     def _past(self, trial: TrialRow) -> PastTrial:
         """Return a recorded trial with the best value by epoch, which the pruner saw."""
+        if self.spec.is_race and trial.confirms is None:
+            trial = self._before_the_race(trial)
         if self.spec.search.pruner == "none":
             return trial, {}
         curve = self.store.curve(trial.runs[0].id)
         return trial, best_by_epoch(curve, self.spec.metric)
+
+    def _before_the_race(self, trial: TrialRow) -> TrialRow:
+        """Return a trial as the sampler was told of it: with the seeds that all trials have."""
+        first = replace(trial, runs=[run for run in trial.runs if run.seed < self.spec.seeds])
+        if len(first.runs) == len(trial.runs):
+            return trial
+        state, value = aggregate(first, self.spec.metric, self.spec.search.objective)
+        return replace(first, state=state, value=value)

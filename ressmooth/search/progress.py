@@ -51,6 +51,9 @@ def _confirmations_to_come(trials: Sequence[TrialRow], spec: StudySpec, to_come:
     searched = [trial for trial in trials if trial.confirms is None]
     if to_come or any(not trial.state.is_terminal for trial in searched):
         return max(0, len(spec.confirming) - len(confirmed))
+    if spec.is_race:  # the best value may be of one that has lost the race
+        arms = {(trial.arm, str(trial.condition)) for trial in searched if trial.value is not None}
+        return len(arms - {(t.arm, str(t.condition)) for t in trials if t.confirms is not None})
     return len({trial.id for trial in selected(searched, spec.metric)} - confirmed)
 
 

@@ -21,7 +21,7 @@ The leader of each arm races the leader of its reference until the verdict is de
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum, sqrt
 from statistics import fmean
 
@@ -178,7 +178,12 @@ class _Race:
         return [field for arm, field in self.fields.items() if arm in arms]
 
     def _leaders(self) -> Leaders:
-        return {arm: field.leader for arm, field in self.fields.items()}
+        """Return the leaders with the seeds that were looked at."""
+        found = {}
+        for arm, field in self.fields.items():
+            leader, n = field.leader, field.seeds
+            found[arm] = replace(leader, values=leader.values[:n], tested=leader.tested[:n])
+        return found
 
     def _verdicts(self) -> dict[str, Placing]:
         """Return the verdict about the leader of each arm, on the seeds it shares."""
@@ -187,27 +192,27 @@ class _Race:
         comparisons = sum(references[arm] != arm for arm in leaders)
         found = {}
         for arm, ours in leaders.items():
-            other, field = references[arm], self.fields[arm]
-            n = min(field.seeds, self.fields[other].seeds)
-            found[arm] = Placing(ours.trial, RaceResult.REFERENCE, field.seeds)
-            if other != arm:
-                pairs = zip(ours.tested[:n], leaders[other].tested[:n], strict=True)
-                evidence = weigh([a - b for a, b in pairs], comparisons)
-                rival = leaders[other].trial
-                found[arm] = _verdict(ours.trial, rival, n, evidence, self.at_most, comparisons)
+            other = leaders[references[arm]]
+            found[arm] = Placing(ours.trial, RaceResult.REFERENCE, len(ours.values))
+            if other is not ours:
+                pairs = zip(ours.tested, other.tested, strict=False)  # the common seeds
+                differences = [a - b for a, b in pairs]
+                found[arm] = _verdict(ours, other, differences, self.at_most, comparisons)
         return found
 
 
 def _verdict(
-    trial: int, rival: int, n: int, evidence: Evidence | None, at_most: int, comparisons: int
+    ours: Racer, other: Racer, differences: Sequence[float], at_most: int, comparisons: int
 ) -> Placing:
+    n, evidence = len(differences), weigh(differences, comparisons)
+    result, chance = RaceResult.UNDECIDED, None
     if evidence is None:  # all differences are equal: another seed may tell
-        return Placing(trial, RaceResult.UNDECIDED, n, rival, 1.0 if n < at_most else 0.0)
+        return Placing(ours.trial, result, n, other.trial, 1.0 if n < at_most else 0.0)
     if evidence.is_decided:
         result = RaceResult.GAIN if evidence.is_gain else RaceResult.LOSS
-        return Placing(trial, result, n, rival, e_value=evidence.e_value)
-    chance = _chance_to_decide(evidence, at_most, comparisons)
-    return Placing(trial, RaceResult.UNDECIDED, n, rival, chance, evidence.e_value)
+    else:
+        chance = _chance_to_decide(evidence, at_most, comparisons)
+    return Placing(ours.trial, result, n, other.trial, chance, evidence.e_value)
 
 
 def _chance_to_decide(evidence: Evidence, at_most: int, comparisons: int) -> float:

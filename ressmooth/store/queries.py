@@ -37,7 +37,9 @@ from ressmooth.store.tables import Baseline, Placing, Run, Study, Trial
 SEARCHED = (Trial.study_id == bindparam("of_study")) & Trial.confirms.is_(None)
 OUT = select(Placing.trial_id).where(Placing.result.in_((RaceResult.DROPPED, RaceResult.BEHIND)))
 # Confirmations are never selected, nor who has lost a race: it was trained with fewer seeds.
-SELECTABLE = SEARCHED & (Trial.state == State.COMPLETE) & Trial.id.not_in(OUT)
+# A running trial with a value is in a race.
+HAS_VALUE = Trial.state.in_((State.COMPLETE, State.RUNNING)) & Trial.value.is_not(None)
+SELECTABLE = SEARCHED & HAS_VALUE & Trial.id.not_in(OUT)
 STATES = (
     select(Trial.arm, Trial.condition, Trial.state, func.count())
     .where(SEARCHED)

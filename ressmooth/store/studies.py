@@ -120,12 +120,20 @@ class Studies(Part):
 
     @writing
     def add_runs(
-        self, connection: Connection, trial_id: int, configs: Sequence[dict[str, Any]]
+        self,
+        connection: Connection,
+        trial_id: int,
+        configs: Sequence[dict[str, Any]],
+        *,
+        is_racing: bool = False,
     ) -> None:
-        """Add runs for seeds that the trial does not have yet, and reopen it."""
+        """Add runs for seeds that the trial does not have yet, and reopen it.
+
+        In a race it keeps its value, so that a comparison shows the race so far.
+        """
         check_held(connection, self.holder, _study_of(trial_id))
         if _add_runs(connection, trial_id, configs):
-            reopen(connection, [trial_id])
+            reopen(connection, [trial_id], keeps_value=is_racing)
 
     @writing
     def finish_trial(
