@@ -18,7 +18,7 @@ from ressmooth.cli import main
 from ressmooth.config import LEARNING_RATE, NAMES, PREFIXES, PROTOCOL, RunConfig
 from ressmooth.engines.catalogue import catalogue
 from ressmooth.spec import load
-from ressmooth.spec.schema import Resources, Search, Study
+from ressmooth.spec.schema import Race, Resources, Search, Study
 from ressmooth.study import main as study_command
 
 ROOT = Path(__file__).parent.parent
@@ -46,6 +46,8 @@ def key_tables():
     parts = [
         "### Top of the file",
         _fields(Study.model_fields),
+        "### `seeds = { race = true, ... }`",
+        _fields(Race.model_fields),
         "### `[search]`",
         _fields(Search.model_fields),
         "### `[resources]`",

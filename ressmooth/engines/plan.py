@@ -68,11 +68,12 @@ def plan(
     if measure and left:
         seconds, source = measure(), "from a few steps measured on this machine"
     workers = max(1, engine.workers)
-    at_most = "" if spec.search.pruner == "none" or not left else "at most "
+    bound = "" if spec.search.pruner == "none" or not left else "at most "
+    bound = "at least " if spec.is_race and left else bound
     before = f", {done} of them done," if done else ""
     rounds = count(-(-left // workers), "round")
     sentences = [
-        f"{engine}: {at_most}{count(known, 'run')}{before} in about {rounds}.",
+        f"{engine}: {bound}{count(known, 'run')}{before} in about {rounds}.",
         *notes(spec, find_warm_start(spec, home)),
     ]
     if spec.resources.gpus_per_run == "auto" and engine.gpus_per_run is not None:

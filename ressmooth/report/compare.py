@@ -63,7 +63,7 @@ class ArmResult:
     @property
     def tried(self) -> int:
         """The complete trials, from which this one was selected."""
-        return self.trials[State.COMPLETE]
+        return self.trials.get(State.COMPLETE, 0)
 
     @property
     def searched(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ressmooth.report.compare import arm_results, by_selecting_statistic, compar
 from ressmooth.report.figures import Panel
 from ressmooth.report.measure import MEASURES, capitalised
 from ressmooth.report.paper_tables import PaperTables
+from ressmooth.report.race import race_sheet
 from ressmooth.report.reference import reference_name
 from ressmooth.report.sheet import Sheet, as_markdown
 from ressmooth.spec import read_stored
@@ -34,6 +35,7 @@ class Report:
     def __init__(self, store: Store, study: StudyRow) -> None:
         self.study, self.spec = study, read_stored(study.spec)
         self.trials = store.trials(study.id)
+        self.race_sheet = race_sheet(self.trials, store.race(study.id))
         self.arms = arm_results(study, store.winners(study.id))
         self.comparisons = compare_arms(store, self.arms)
         has_paper = any(table.has_paper for table in self.comparisons)
@@ -105,7 +107,7 @@ class Report:
         lines = [
             ", ".join(f"{count(n, 'run')} {state}" for state, n in states.items()),
             f"{duration(seconds)} of training on {'; '.join(devices) or 'no device yet'}",
-            f"{count(self.spec.seeds, 'seed')} per trial{fresh}",
+            f"{self._seeds} per trial{fresh}",
             ", ".join(versions),
             f"commit {', '.join(commits)}" if commits else "",
             *(f"plug-in {plugin.file}, SHA-256 {plugin.sha256}" for plugin in plugins),
@@ -115,6 +117,12 @@ class Report:
             f"report by ressmooth {__version__}",
         ]
         return [line for line in lines if line]
+
+    @property
+    def _seeds(self) -> str:
+        if self.spec.is_race:
+            return f"{self.spec.seeds} to {self.spec.at_most} racing seeds"
+        return count(self.spec.seeds, "seed")
 
     @property
     def sections(self) -> list[Section]:

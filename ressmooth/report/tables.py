@@ -24,6 +24,7 @@ from ressmooth.report.compare import (
     compare_studies,
 )
 from ressmooth.report.measure import MEASURES, MISSING, Measure
+from ressmooth.report.race import race_sheet
 from ressmooth.report.reference import reference_name
 from ressmooth.report.sheet import Sheet, as_latex, as_markdown, as_text
 from ressmooth.report.verdicts import condition_text, notes, probability, verdict_sentences
@@ -236,10 +237,12 @@ def details(store: Store, study: StudyRow) -> str:
         if run.error
     ]
     comparisons = by_selecting_statistic(compare_studies(store, [study]))
+    race = race_sheet(trials, store.race(study.id))
     parts = [
         f"owner: {printable(study.owner)}" if study.owner else "",
         as_text(Sheet(study.name, (*head, "mean", "time"), rows, details=(1,))),
         prose(errors),
+        as_text(race) if race else "",
         comparison_text(comparisons, against_paper=False),
     ]
     return "\n\n".join(filter(None, parts))

@@ -13,6 +13,8 @@ def notes(spec: StudySpec, warm_start: WarmStart | None = None) -> list[str]:
     """Return what the numbers of the plan do not show, one sentence each."""
     sampled = [branch for branch in spec.branches if branch.space]
     lines = _default_notes(spec) + warm_start_notes(spec, warm_start)
+    if spec.is_race:
+        lines.append(_race_note(spec))
     begun = warm_start.trials if warm_start else {}
     if spec.search.pruner != "none":
         epochs = sorted({branch.example().epochs for branch in sampled})
@@ -55,6 +57,17 @@ def warm_start_notes(spec: StudySpec, warm_start: WarmStart | None) -> list[str]
         line,
         f"cmaes needs {MIN_SOURCE_TRIALS} of them per cell: too few for {', '.join(few)}.",
     ]
+
+
+def _race_note(spec: StudySpec) -> str:
+    trials = sum(spec.planned.values())
+    fresh = len(spec.confirming) * spec.confirm
+    most = trials * spec.at_most + fresh
+    range_of = f"{spec.runs_planned:,} to {most:,} runs" if trials else "as many runs as fit"
+    return (
+        f"Seeds race: {range_of}. After {spec.seeds} seeds of every trial, a round adds a seed to "
+        f"each configuration that may still become the best of its arm, up to {spec.at_most}."
+    )
 
 
 def _pruner_note(search: Search, epochs: int) -> str:

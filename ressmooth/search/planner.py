@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ressmooth.config import best_by_epoch, parse
+from ressmooth.search.entries import round_of
 from ressmooth.search.progress import Finished, Progress, count_runs
 from ressmooth.search.sampler import Proposal, Sampler
 from ressmooth.spec import StudySpec
@@ -67,8 +68,11 @@ class Planner:
         self.sampler = Sampler(spec, warm_start.trials if warm_start else {})
         self.waiting: deque[RunRow] = deque()
         self.out_of_time = False
+        self.is_racing = spec.is_race
+        if not spec.is_race:  # it may have raced in an earlier launch
+            store.record_race(study_id, [])
         for trial in store.each_trial(study_id):
-            self.sampler.replay(trial, self._reports(trial))
+            self.sampler.replay(self._before_the_race(trial), self._reports(trial))
             self._track(trial)
 
     def peek(self) -> RunRow | None:
@@ -78,6 +82,8 @@ class Planner:
             if proposal is None:
                 break
             self._add(proposal)
+        if not self.waiting and self.is_racing:
+            self._add_round()
         if not self.waiting and self.spec.confirm:
             self._add_confirmations()
         return self.waiting[0] if self.waiting else None
@@ -156,6 +162,22 @@ class Planner:
         )
         self._track(trial)
 
+    def _add_round(self) -> None:
+        """Add the next round of a race, once all trials have their results, and record the race."""
+        if self.trials:
+            return
+        trials = {trial.id: trial for trial in self.store.trials(self.study_id)}
+        found = round_of(list(trials.values()), self.spec)
+        self.store.record_race(self.study_id, found.placings)
+        for trial_id, seed in found.runs:
+            config = {**trials[trial_id].runs[0].config, "seed": seed}
+            self.store.add_runs(trial_id, [config], is_racing=True)
+        for trial_id in dict.fromkeys(trial_id for trial_id, _ in found.runs):
+            del trials[trial_id]  # it is not finished any more
+            self._enqueue(self.store.trial(trial_id))
+        self.finished = Finished.of(trials.values(), self.spec.metric)
+        self.is_racing = bool(found.runs)
+
     def _add_confirmations(self) -> None:
         """Add runs with fresh seeds for each selected configuration, once selection is final."""
         if self.trials:
@@ -212,3 +234,12 @@ class Planner:
         if self.spec.search.pruner == "none":
             return {}
         return best_by_epoch(self.store.curve(trial.runs[0].id), self.spec.metric)
+
+    def _before_the_race(self, trial: TrialRow) -> TrialRow:
+        """Return a trial as the sampler was told of it: with the seeds that all trials have."""
+        first = [run for run in trial.runs if run.seed < self.spec.seeds]
+        if not self.spec.is_race or trial.confirms is not None or len(first) == len(trial.runs):
+            return trial
+        told = replace(trial, runs=first)
+        state, value = aggregate(told, self.spec.metric, self.spec.search.objective)
+        return replace(told, state=state, value=value)

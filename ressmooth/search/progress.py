@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from ressmooth.config import METRIC
 from ressmooth.spec import StudySpec
@@ -31,6 +32,13 @@ class Finished:
     epochs: int = 0
     best: Best = field(default_factory=dict)
     confirmed: set[int] = field(default_factory=set)  # trial ids
+
+    @classmethod
+    def of(cls, trials: Iterable[TrialRow], metric: str) -> Self:
+        finished = cls()
+        for trial in trials:
+            finished.add(trial, metric)
+        return finished
 
     def add(self, trial: TrialRow, metric: str) -> None:
         self.trials[trial.branch] += 1
@@ -89,6 +97,8 @@ def _confirmations_to_come(
     if to_come or any(not trial.state.is_terminal for trial in searched):
         return max(0, len(spec.confirming) - len(confirmed))
     best = selected([*finished.best.values(), *searched], spec.metric)
+    if spec.is_race:  # the best value may be of one that has lost the race
+        return max(0, len(best) - len(confirmed))
     return len({trial.id for trial in best} - confirmed)
 
 

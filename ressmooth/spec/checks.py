@@ -115,7 +115,7 @@ def check_runs(spec: StudySpec, errors: ErrorCollector) -> None:
     for name, arm in spec.arms.items():
         cells = spec.cells(name)
         trials = max(cells, spec.search.trials or 0) if arm.space else cells
-        runs += trials * spec.seeds + cells * spec.confirm  # at most
+        runs += trials * spec.at_most + cells * spec.confirm  # at most
     if runs > MAX_RUNS:
         many = f"{runs:,}" if runs < 10**12 else f"{runs:.1e}"
         errors.add((), f"{many} runs: at most {MAX_RUNS:,} in a study")

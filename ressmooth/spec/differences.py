@@ -19,7 +19,7 @@ def differences(stored: Tree, spec: StudySpec) -> list[str]:
     """Return what makes `spec` a different study from the stored one, one line each.
 
     These may change: description, reference, search.trials, search.hours, resources, new arms,
-    and larger seeds and confirm.
+    and larger seeds and confirm. Seeds may begin to race, and stop racing at `at_most` or more.
     """
     old = read_stored(stored)
     lines = [
@@ -29,10 +29,11 @@ def differences(stored: Tree, spec: StudySpec) -> list[str]:
     for name in old.arms:
         if name not in spec.arms:
             lines.append(f"arms.{name} is missing: arms can only be added")
-    for key in ("seeds", "confirm"):
+    for key in ("seeds", "at_most", "confirm"):
         before, after = getattr(old, key), getattr(spec, key)
-        if after < before:
-            lines.append(f"{key} was {before}, is {after}: it can only be raised")
+        if after < before and (key != "at_most" or old.is_race):
+            name = _seeds_key(key, old, spec)
+            lines.append(f"{name} was {before}, is {after}: it can only be raised")
     return lines
 
 
@@ -72,6 +73,12 @@ def _identity(spec: StudySpec, arms: Iterable[str]) -> dict[str, Any]:
         flat |= {f"arms.{name}.{k}": s.model_dump() for k, s in arm.space.items()}
         flat[f"arms.{name}.enqueue"] = arm.enqueue or None
     return flat
+
+
+def _seeds_key(key: str, old: StudySpec, spec: StudySpec) -> str:
+    """Return the key of a study file. In a race, `seeds` is at_least."""
+    is_race = old.is_race or spec.is_race
+    return {"seeds": "seeds.at_least", "at_most": "seeds.at_most"}.get(key, key) if is_race else key
 
 
 def _shown(value: Any) -> str:

@@ -25,6 +25,7 @@ def study_schema(plugins: Plugins = NO_PLUGINS) -> Node:
     settings |= {name: _parameter(each) for name, each in plugins.parameters.items()}
     study = _properties(schema.Study)
     study["name"] |= NAME
+    study["seeds"] = _seeds(study["seeds"])
     top = {name: _setting(name, node) for name, node in settings.items()}
     return {
         "$schema": DIALECT,
@@ -41,6 +42,14 @@ def study_schema(plugins: Plugins = NO_PLUGINS) -> Node:
             "enqueue": _enqueue(settings),
         },
     }
+
+
+def _seeds(node: Node) -> Node:
+    """Return what `seeds` may be: a number, or a race."""
+    fields = _properties(schema.Race)
+    fields["race"] = {"description": fields["race"]["description"], "const": True}
+    number = {key: node.pop(key) for key in ("type", "minimum", "maximum")}
+    return {**node, "anyOf": [number, {**_object("", fields), "required": ["race"]}]}
 
 
 def _other_keys() -> dict[str, Node]:

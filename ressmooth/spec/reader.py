@@ -13,7 +13,7 @@ from ressmooth.errors import ConfigError, did_you_mean
 from ressmooth.plugins import NO_PLUGINS, TYPES, Plugins, find, restore
 from ressmooth.spec import checks, files, schema, sharing, toml
 from ressmooth.spec.errors import ErrorCollector
-from ressmooth.spec.schema import Arm, Choices, Point, Range, Search, Study, StudySpec
+from ressmooth.spec.schema import Arm, Choices, Point, Race, Range, Search, Study, StudySpec
 from ressmooth.spec.toml import Key, Tree, shorten
 
 MAX_VALUES = 1_000  # of one grid or choice
@@ -73,6 +73,8 @@ def read_stored(stored: Tree) -> StudySpec:
         tree = {**stored, **stored["settings"], "arms": {}}
         plugins = restore(tree.pop("plugins", ()))
         tree.pop("warm_start", None)
+        if most := tree.pop("most_seeds", None):
+            tree["seeds"] = {"race": True, "at_least": tree["seeds"], "at_most": most}
         del tree["settings"]
         for name, arm in stored["arms"].items():
             grids = {key: {"grid": values} for key, values in arm["grid"].items()}
@@ -100,6 +102,7 @@ class StudyReader:
     def study(self) -> StudySpec:
         self.errors.check_shape()
         top = {key: value for key, value in self.tree.items() if key in Study.model_fields}
+        race = self.race(top)
         study = self.errors.validate(Study, (), top)
         search = self.errors.validate(Search, ("search",), self.table("search"))
         table = self.table("resources")
@@ -123,6 +126,7 @@ class StudyReader:
         assert study is not None and search is not None and resources is not None
         spec = StudySpec(
             **dict(study),
+            most_seeds=race.at_most if race else None,
             settings=settings,
             search=search,
             grid=grid,
@@ -139,6 +143,15 @@ class StudyReader:
         if self.is_new:
             checks.check_files(spec, self.errors)
         return spec
+
+    def race(self, top: Tree) -> Race | None:
+        """Take the table of a race out of `seeds`, which become those of every trial."""
+        if not isinstance(top.get("seeds"), dict):
+            return None
+        race = self.errors.validate(Race, ("seeds",), top.pop("seeds"))
+        if race is not None:
+            top["seeds"] = race.at_least
+        return race
 
     def table(self, name: str) -> Tree:
         table = self.tree.get(name, {})

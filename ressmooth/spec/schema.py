@@ -49,6 +49,29 @@ class Study(Table):
         return name
 
 
+class Race(Table):
+    """seeds = { race = true, ... }"""
+
+    race: bool = Field(description="true: configurations that fall behind get no more seeds")
+    at_least: int = Field(2, ge=2, le=FRESH_SEED, description="seeds of every trial")
+    at_most: int = Field(
+        10, ge=2, le=FRESH_SEED, description="seeds of the configurations that are hard to tell"
+    )
+
+    @field_validator("race")
+    @classmethod
+    def _check_race(cls, race: bool) -> bool:
+        if not race:
+            raise ValueError("input should be true; without a race write seeds = N")
+        return race
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.at_least > self.at_most:
+            raise ValueError("at_least should not be greater than at_most")
+        return self
+
+
 class Search(Table):
     """[search]"""
 
@@ -238,6 +261,7 @@ class StudySpec:
     arms: dict[str, Arm]
     resources: Resources
     reference: str | None = None  # the arm that the others are compared with; None: plain SGD
+    most_seeds: int | None = None  # of a trial, if seeds race; `seeds` are then its first ones
     plugins: Plugins = NO_PLUGINS
     text: str = field(default="", compare=False)  # the study file as it runs, overrides included
 
@@ -245,6 +269,16 @@ class StudySpec:
     def metric(self) -> str:
         """Return what selects, the same for all arms."""
         return str(self.settings.get("metric", "accuracy"))
+
+    @property
+    def is_race(self) -> bool:
+        """Tell whether configurations race: how many seeds they get depends on their results."""
+        return self.most_seeds is not None
+
+    @property
+    def at_most(self) -> int:
+        """Return the seeds that a trial has at most, without a confirmation's."""
+        return self.seeds if self.most_seeds is None else self.most_seeds
 
     @property
     def devices(self) -> set[str]:
@@ -297,7 +331,7 @@ class StudySpec:
 
     @property
     def runs_planned(self) -> int:
-        """Return how many runs the study has at most, without those that a time budget limits."""
+        """Return how many runs the study has, without what a time budget limits or a race adds."""
         return sum(self.planned.values()) * self.seeds + len(self.confirming) * self.confirm
 
     def planned_trials(self, branch: Branch) -> int:
@@ -305,7 +339,10 @@ class StudySpec:
         return self.planned[branch.key]
 
     def trial_seeds(self, is_confirmation: bool) -> range:
-        """Return all seeds of a trial. Confirmations use seeds that selected nothing."""
+        """Return the seeds of a trial. Confirmations use seeds that selected nothing.
+
+        A race adds more.
+        """
         if is_confirmation:
             return range(FRESH_SEED, FRESH_SEED + self.confirm)
         return range(self.seeds)

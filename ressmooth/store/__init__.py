@@ -6,6 +6,7 @@ from ressmooth.store.database import Database, default_url, safe_url
 from ressmooth.store.lease import Leases
 from ressmooth.store.migrate import upgrade
 from ressmooth.store.outbox import OutboxQueue
+from ressmooth.store.placing import Placing, RaceResult
 from ressmooth.store.queries import Queries
 from ressmooth.store.queue import QueueQueries
 from ressmooth.store.rows import (
@@ -45,11 +46,13 @@ __all__ = [
     "Holder",
     "Notification",
     "OutboxRow",
+    "Placing",
     "Priority",
     "Problem",
     "PublishedFigure",
     "Queue",
     "QueuedStudy",
+    "RaceResult",
     "RunFiles",
     "RunRow",
     "RunningRun",

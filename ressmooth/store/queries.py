@@ -18,7 +18,9 @@ from sqlalchemy import (
 )
 
 from ressmooth.config import METRIC
+from ressmooth.store import placing
 from ressmooth.store.database import Part, reading
+from ressmooth.store.placing import RaceResult
 from ressmooth.store.rows import (
     TERMINAL,
     Problem,
@@ -29,13 +31,17 @@ from ressmooth.store.rows import (
     TrialRow,
     Winner,
 )
-from ressmooth.store.tables import Baseline, Run, Study, Trial
+from ressmooth.store.tables import Baseline, Placing, Run, Study, Trial
 
 PAGE = 200  # trials that are loaded at once
 
 # Statements are built once, because SQLAlchemy takes longer to build one than to run it.
 SEARCHED = (Trial.study_id == bindparam("of_study")) & Trial.confirms.is_(None)
-SELECTABLE = SEARCHED & (Trial.state == State.COMPLETE)  # confirmations are never selected
+OUT = select(Placing.trial_id).where(Placing.result.in_((RaceResult.DROPPED, RaceResult.BEHIND)))
+# Confirmations are never selected, nor who has lost a race: it was trained with fewer seeds.
+# A running trial with a value is in a race.
+HAS_VALUE = Trial.state.in_((State.COMPLETE, State.RUNNING)) & Trial.value.is_not(None)
+SELECTABLE = SEARCHED & HAS_VALUE & Trial.id.not_in(OUT)
 STATES = (
     select(Trial.arm, Trial.condition, Trial.state, func.count())
     .where(SEARCHED)
@@ -146,6 +152,11 @@ class Queries(Part):
         ]
 
     @reading
+    def race(self, connection: Connection, study_id: int) -> list[placing.Placing]:
+        """Return what a study's race has decided, by trial."""
+        return race_of(connection, study_id)
+
+    @reading
     def run_files(self, connection: Connection) -> list[RunFiles]:
         """Return what decides about the files of every run."""
         query = select(Run.uid, Run.state, Study.id, Study.state)
@@ -166,6 +177,12 @@ class Queries(Part):
         """Return the published figures for some problems, in the order of the paper."""
         rows = connection.execute(PUBLISHED, {"problems": list(set(problems))})
         return [PublishedFigure(*row) for row in rows]
+
+
+def race_of(connection: Connection, study_id: int) -> list[placing.Placing]:
+    query = select(Placing.__table__).join(Trial, Placing.trial_id == Trial.id)
+    query = query.where(Trial.study_id == study_id).order_by(Placing.trial_id)
+    return [placing.Placing(*row) for row in connection.execute(query)]
 
 
 def _in_order(states: dict[State, int]) -> dict[State, int]:

@@ -308,7 +308,7 @@ class Winner:
     @property
     def tried(self) -> int:
         """The complete trials, from which this one was selected."""
-        return self.states[State.COMPLETE]
+        return self.states.get(State.COMPLETE, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

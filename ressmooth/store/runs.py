@@ -292,13 +292,13 @@ def check_terminal(state: State) -> None:
         raise ValueError(f"Cannot finish as '{state}'; known: {', '.join(TERMINAL)}.")
 
 
-def reopen(connection: Connection, trial_ids: Iterable[int]) -> None:
+def reopen(connection: Connection, trial_ids: Iterable[int], *, keeps_value: bool = False) -> None:
     """Reopen finished trials that have new runs."""
     statement = update(Trial).where(Trial.id == bindparam("reopened"))
-    connection.execute(
-        statement.values(state=State.RUNNING, value=None, finished_at=None),
-        [{"reopened": id} for id in trial_ids],
-    )
+    changes: dict[str, Any] = {"state": State.RUNNING, "finished_at": None}
+    if not keeps_value:
+        changes["value"] = None
+    connection.execute(statement.values(changes), [{"reopened": id} for id in trial_ids])
 
 
 def _run(connection: Connection, run_id: int) -> RunRow:

@@ -3,10 +3,10 @@
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import Connection, ScalarSelect, delete, select, update
+from sqlalchemy import Connection, ScalarSelect, delete, insert, select, update
 from sqlalchemy.engine import RowMapping
 
 from ressmooth.errors import ConfigError
@@ -18,16 +18,18 @@ from ressmooth.spec import (
     select_trials,
     with_name,
 )
+from ressmooth.store import placing
 from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.lease import check_held, holder_of
 from ressmooth.store.outbox import announce
-from ressmooth.store.queries import trials_where
+from ressmooth.store.queries import race_of, trials_where
 from ressmooth.store.rows import Priority, State, StudyRow, StudyState, TrialRow
 from ressmooth.store.runs import check_terminal, reopen
 from ressmooth.store.tables import (
     Epoch,
     Notification,
     Outbox,
+    Placing,
     Run,
     Study,
     Trial,
@@ -81,6 +83,7 @@ class Studies(Part):
         connection.execute(delete(Epoch).where(Epoch.run_id.in_(runs)))
         connection.execute(delete(Outbox).where(Outbox.study_id == study_id))
         connection.execute(delete(Notification).where(Notification.study_id == study_id))
+        connection.execute(delete(Placing).where(Placing.trial_id.in_(trials)))
         connection.execute(delete(Run).where(Run.trial_id.in_(trials)))
         connection.execute(delete(Trial).where(Trial.study_id == study_id))
         connection.execute(delete(Study).where(Study.id == study_id))
@@ -117,12 +120,20 @@ class Studies(Part):
 
     @writing
     def add_runs(
-        self, connection: Connection, trial_id: int, configs: Sequence[dict[str, Any]]
+        self,
+        connection: Connection,
+        trial_id: int,
+        configs: Sequence[dict[str, Any]],
+        *,
+        is_racing: bool = False,
     ) -> None:
-        """Add runs for seeds that the trial does not have yet, and reopen it."""
+        """Add runs for seeds that the trial does not have yet, and reopen it.
+
+        In a race it keeps its value, so that a comparison shows the race so far.
+        """
         check_held(connection, self.holder, _study_of(trial_id))
         if _add_runs(connection, trial_id, configs):
-            reopen(connection, [trial_id])
+            reopen(connection, [trial_id], keeps_value=is_racing)
 
     @writing
     def finish_trial(
@@ -132,6 +143,20 @@ class Studies(Part):
         check_held(connection, self.holder, _study_of(trial_id))
         values = {"state": state, "value": value, "finished_at": db_now()}
         connection.execute(update(Trial).where(Trial.id == trial_id).values(values))
+
+    @writing
+    def record_race(
+        self, connection: Connection, study_id: int, placings: Sequence[placing.Placing]
+    ) -> None:
+        """Replace what is recorded of a study's race, and announce it if that is something new."""
+        check_held(connection, self.holder, study_id)
+        if race_of(connection, study_id) == sorted(placings, key=lambda each: each.trial_id):
+            return
+        trials = select(Trial.id).where(Trial.study_id == study_id)
+        connection.execute(delete(Placing).where(Placing.trial_id.in_(trials)))
+        if placings:
+            connection.execute(insert(Placing), [asdict(each) for each in placings])
+        announce(connection, study_id)
 
 
 def record_study(connection: Connection, spec: StudySpec) -> int:
@@ -167,7 +192,7 @@ def check_same_spec(stored: dict[str, Any], spec: StudySpec) -> None:
         f"study {spec.name!r} is recorded with other settings:",
         *lines,
         "A recorded study can change search.trials, search.hours, description, reference and "
-        "resources, raise seeds and confirm, and get more arms.",
+        "resources, raise seeds and confirm, let seeds race, and get more arms.",
         another,
     )
 

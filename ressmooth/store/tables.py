@@ -1,6 +1,7 @@
 """The tables of the database. Their history is in `migrations`.
 
     study 1─n trial 1─n run 1─n epoch
+    placing: what a race of seeds decided about a trial
     baseline: the published figures        outbox: events to deliver to MLflow
     service: who executes submitted studies    notification: messages for the webhook
 
@@ -20,6 +21,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from ressmooth.config import METRICS
+from ressmooth.store.placing import RaceResult
 from ressmooth.store.rows import Event, Priority, State, StudyState
 
 Json = dict[str, Any]
@@ -120,6 +122,7 @@ class Base(DeclarativeBase):
         str: sa.Text,
         State: EnumText(State),
         StudyState: EnumText(StudyState),
+        RaceResult: EnumText(RaceResult),
         Priority: EnumText(Priority),
         Event: EnumText(Event),
     }
@@ -182,6 +185,17 @@ class Trial(Base):
     sampler_state: Mapped[Json]
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
+
+
+class Placing(Base):
+    trial_id: Mapped[int] = mapped_column(
+        sa.ForeignKey("trial.id"), primary_key=True, autoincrement=False
+    )
+    result: Mapped[RaceResult]
+    seeds: Mapped[int]  # after which it was decided
+    rival_id: Mapped[int | None] = mapped_column(sa.ForeignKey("trial.id"))
+    chance: Mapped[float | None]
+    e_value: Mapped[float | None]
 
 
 class Run(Base):

@@ -15,9 +15,11 @@ from ressmooth.report import tables
 from ressmooth.report.compare import ArmResult, Comparison, by_selecting_statistic
 from ressmooth.report.export import complete_trials, optuna_study, varied_parameters
 from ressmooth.report.measure import MEASURES, Measure
+from ressmooth.report.race import race_sheet
+from ressmooth.report.sheet import as_markdown
 from ressmooth.report.verdicts import sample_text
 from ressmooth.spec import StudySpec, read_stored
-from ressmooth.store import EpochRow, RunRow, StudyRow, TrialRow
+from ressmooth.store import EpochRow, Placing, RunRow, StudyRow, TrialRow
 from ressmooth.training import metrics
 
 # name, value, milliseconds since 1970, step: the fields of `mlflow.entities.Metric`
@@ -167,11 +169,17 @@ def plugin_tags(study: StudyRow) -> dict[str, str]:
 
 
 def write_study(
-    directory: Path, study: StudyRow, trials: Sequence[TrialRow], comparisons: Sequence[Comparison]
+    directory: Path,
+    study: StudyRow,
+    trials: Sequence[TrialRow],
+    comparisons: Sequence[Comparison],
+    placings: Sequence[Placing],
 ) -> None:
     """Write study.toml, comparison.md and .csv, plugins/, and search/ARM.html for searched arms."""
     (directory / "study.toml").write_text(study.file_text)
     markdown = tables.markdown(comparisons, against_paper=any(t.has_paper for t in comparisons))
+    if race := race_sheet(trials, placings):
+        markdown += f"\n\n**{race.title}**\n\n{as_markdown(race)}"
     (directory / "comparison.md").write_text(f"{markdown}\n")
     (directory / "comparison.csv").write_text(f"{tables.as_csv(comparisons)}\n")
 

@@ -163,7 +163,8 @@ class Mirror:
         compared = {run for table in comparisons for line in table.lines for run in line.arm.runs}
         prepared = view.prepare(read_stored(study.spec), [store.curve(run) for run in compared])
         with TemporaryDirectory() as directory:
-            artifacts.write_study(Path(directory), study, trials, comparisons)
+            race = store.race(study.id)
+            artifacts.write_study(Path(directory), study, trials, comparisons, race)
             note = (Path(directory) / "comparison.md").read_text()
             tags = {"mlflow.note.content": note, "mlflow.runName": study.name}
             tags |= artifacts.selection_tags(comparisons) | artifacts.plugin_tags(study)

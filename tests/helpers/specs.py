@@ -23,7 +23,7 @@ def study(
         {
             "name": name,
             "description": "",
-            "seeds": seeds,
+            **_seeds(seeds),
             "confirm": confirm,
             "settings": common,
             "search": search or {},
@@ -44,3 +44,9 @@ def _arm(table):
         "space": {key: value for key, value in tables.items() if "grid" not in value},
         **{key: value for key, value in table.items() if key == "enqueue"},
     }
+
+
+def _seeds(seeds):
+    if isinstance(seeds, dict):  # a race
+        return {"seeds": seeds["at_least"], "most_seeds": seeds["at_most"]}
+    return {"seeds": seeds}

@@ -32,6 +32,29 @@ WRONG = [
     ("top", "metric = 'acc'", "metric = 'acc': input should be 'accuracy', 'nll', 'ece' or"),
     ("top", "seeds = 0", "seeds = 0: input should be greater than or equal to 1"),
     ("top", "seeds = 10001", "seeds = 10001: input should be less than or equal to 10000"),
+    ("top", "seeds = {}", "seeds.race: missing"),
+    ("top", "seeds = { race = false }", "seeds.race = False: input should be true; without a race"),
+    ("top", "seeds = { race = 1 }", "seeds.race = 1: input should be a valid boolean"),
+    (
+        "top",
+        "seeds = { race = true, at_least = 1 }",
+        "seeds.at_least = 1: input should be greater than or equal to 2",
+    ),
+    (
+        "top",
+        "seeds = { race = true, at_most = 10001 }",
+        "seeds.at_most = 10001: input should be less than or equal to 10000",
+    ),
+    (
+        "top",
+        "seeds = { race = true, at_least = 6, at_most = 5 }",
+        "seeds = {'race': True, 'at_least': 6, 'at_most': 5}: at_least should not be greater than",
+    ),
+    (
+        "top",
+        "seeds = { race = true, at_mots = 5 }",
+        "seeds.at_mots = 5: unknown key (did you mean 'at_most'?)",
+    ),
     ("top", "seeds = true", "seeds = True: input should be a valid integer"),
     ("top", "description = 5", "description = 5: input should be a valid string"),
     ("top", r'description = "a\u0000"', r"description = 'a\x00': string should match pattern"),
@@ -348,6 +371,10 @@ def test_each_cell_of_an_arm_needs_a_trial(tmp_path):
     ("parts", "runs"),
     [
         ({"top": "seeds = 10000", "grid": f"epochs = {list(range(1, 12))}"}, "110,000"),
+        (
+            {"top": "seeds = { race = true }", "grid": f"epochs = {list(range(1, 1001))}\nlayers = {list(range(1, 12))}"},
+            "110,000",
+        ),
         ({"top": "seeds = 2", "search": "sampler = 'tpe'\ntrials = 50001"}, "100,002"),
         (
             {

@@ -82,6 +82,7 @@ RIGHT = [
     text(arm="layers = { low = 1, high = 5, step = 2 }\nenqueue = [{ layers = 3 }]"),
     text(resources='gpus_per_run = "auto"'),
     text(resources="gpus_per_run = 0"),
+    text(top="seeds = { race = true, at_least = 3, at_most = 8 }"),
     text(grid="fraction = [0.5, 1]", arm="model = { grid = ['small'] }"),
 ]
 WRONG = [
@@ -93,6 +94,11 @@ WRONG = [
     text(top="seed = 3"),
     text(top="epochs = 0"),
     text(top="epochs = 1.5"),
+    text(top="seeds = 0"),
+    text(top="seeds = {}"),
+    text(top="seeds = { race = false }"),
+    text(top="seeds = { race = true, at_least = 1 }"),
+    text(top="seeds = { race = true, most = 9 }"),
     text(top="lr = 'fast'"),
     text(top='dataset = "mnist"'),
     text(top='model = "timm:"'),

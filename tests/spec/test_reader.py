@@ -126,6 +126,36 @@ def test_what_has_no_effect_can_be_removed_from_a_recorded_study(tmp_path):
     assert spec.differences(stored, now) == []
 
 
+RACE = "seeds = { race = true, at_least = 2, at_most = 8 }"
+
+
+def test_seeds_may_race(tmp_path):
+    study = load(tmp_path, text(top=RACE))
+    assert (study.is_race, study.seeds, study.at_most) == (True, 2, 8)
+    assert read_stored(json.loads(json.dumps(study.to_dict()))) == study
+    study = load(tmp_path, text(top="seeds = { race = true }"), ["seeds.at_most=20"])
+    assert (study.seeds, study.at_most) == (2, 20)
+    study = load(tmp_path, text(top="seeds = 5"))
+    assert (study.is_race, study.seeds, study.at_most) == (False, 5, 5)
+    assert "most_seeds" not in study.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        (RACE, "seeds = { race = true, at_least = 3, at_most = 12 }", []),
+        (RACE, "seeds = 8", []),  # every trial gets what only some had
+        (RACE, "seeds = 7", ["seeds.at_most was 8, is 7: it can only be raised"]),
+        (RACE, RACE.replace("8", "7"), ["seeds.at_most was 8, is 7: it can only be raised"]),
+        ("seeds = 2", RACE, []),
+        ("seeds = 5", RACE, ["seeds.at_least was 5, is 2: it can only be raised"]),
+    ],
+)
+def test_a_recorded_study_may_begin_to_race(tmp_path, before, after, lines):
+    stored = load(tmp_path, text(top=before)).to_dict()
+    assert spec.differences(stored, load(tmp_path, text(top=after))) == lines
+
+
 def test_overrides(tmp_path):
     study = load(tmp_path, RICH, OVERRIDES)
     assert (study.seeds, study.search.trials, study.search.hours) == (1, 50, 0.01)

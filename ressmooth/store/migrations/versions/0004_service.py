@@ -1,6 +1,6 @@
 """The service: who submitted a study, its state and priority; a lease; notifications.
 
-Also the GPUs of a run, and their use by epoch.
+Also the GPUs of a run, and their use by epoch; what a race of seeds decided about a trial.
 """
 
 import sqlalchemy as sa
@@ -51,6 +51,21 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("claimed_at", sa.DateTime(timezone=True)),
         sa.Column("sent_at", sa.DateTime(timezone=True)),
+    )
+    op.create_table(
+        "placing",
+        sa.Column(
+            "trial_id",
+            sa.Integer,
+            sa.ForeignKey("trial.id"),
+            primary_key=True,
+            autoincrement=False,
+        ),
+        sa.Column("result", sa.Text, nullable=False),
+        sa.Column("seeds", sa.Integer, nullable=False),
+        sa.Column("rival_id", sa.Integer, sa.ForeignKey("trial.id")),
+        sa.Column("chance", sa.Double),
+        sa.Column("e_value", sa.Double),
     )
     for name in ("gpu_memory_mib", "gpu_utilization_percent", "gpu_power_watts"):
         op.add_column("epoch", sa.Column(name, sa.Double))
