@@ -154,7 +154,7 @@ def test_the_simulated_looks_are_those_of_the_product():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", peeking.POLICIES, ids=lambda policy: policy.__name__)
-def test_however_one_looks_at_most_five_percent_of_verdicts_are_false(policy):
+def test_however_one_looks_at_most_five_percent_are_false_alarms(policy):
     assert 0.001 < peeking.false_verdicts(policy, 2000) <= LEVEL
 
 
