@@ -5,6 +5,7 @@ Store has not recorded as finished (search/planner.py), and the runner restores 
 newest intact checkpoint (engines/runner.py).
 """
 
+import os
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -107,6 +108,9 @@ def new_engine(name: str, resources: "Resources", workers: int | None, home: Pat
         return LocalEngine(resources, workers)
     from ressmooth.store import default_url
 
+    # Read by `import ray`. Otherwise ray.init replaces our signal handlers by ones that end the
+    # process, and ray.shutdown by the default action, which does the same.
+    os.environ["RAY_DISABLE_FAILURE_SIGNAL_HANDLER"] = "1"
     try:
         from ressmooth.engines.ray import RayEngine
     except ImportError as error:

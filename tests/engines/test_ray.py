@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import psycopg
@@ -28,6 +29,35 @@ EPOCHS = 15
 RESULTS = """
     SELECT arm, seed, run.state, max_acc, mean_acc, weights_sha256, last_epoch
     FROM run JOIN trial ON trial.id = trial_id ORDER BY arm, seed
+"""
+
+SIGNALS_AROUND_RAY = """
+import os, signal
+from pathlib import Path
+from ressmooth.engines import new_engine
+from ressmooth.engines.signals import on_signal
+from ressmooth.spec import Resources
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def terminate_once():
+    if not received:
+        terminate()
+
+received = []
+engine = new_engine("ray", Resources(), 1, Path("none"))
+from ray._private.worker import _post_init_hooks
+from ressmooth.engines.ray import _shut_down
+_post_init_hooks.append(terminate_once)  # the last that ray.init calls
+with on_signal(lambda number, frame: received.append(number)):
+    engine.cluster.connect()
+    print(len(received), flush=True)
+    terminate()
+    print(len(received), flush=True)
+    _shut_down()
+    terminate()
+    print(len(received), flush=True)
 """
 
 
@@ -71,6 +101,15 @@ def study(tmp_path):
     file = tmp_path / "cluster.toml"
     file.write_text(STUDY.format(epochs=EPOCHS))
     return file
+
+
+@pytest.mark.slow
+def test_a_sigterm_while_ray_starts_or_after_it_has_ended_stops_in_order(monkeypatch):
+    """Ray's C++ code would replace the handler by one that ends the process."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    code = [sys.executable, "-c", SIGNALS_AROUND_RAY]
+    done = subprocess.run(code, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "2", "3"]), done.stderr
 
 
 @pytest.fixture(scope="module")
