@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import get_args
 
@@ -18,6 +18,7 @@ from ressmooth.engines.preflight import Hashes, check_unchanged
 from ressmooth.engines.progress import View
 from ressmooth.engines.scheduler import BAD_STUDY, ActiveStudy, Scheduler
 from ressmooth.engines.signals import Stopped, acknowledge_signals, on_signal, raise_stopped
+from ressmooth.errors import DataError
 from ressmooth.formatting import count
 from ressmooth.paths import command, make_directory
 from ressmooth.search.notes import warm_start_notes
@@ -25,9 +26,11 @@ from ressmooth.search.planner import Planner
 from ressmooth.search.warm_start import find_warm_start
 from ressmooth.spec import StudySpec
 from ressmooth.store import Holder, Store, StudyState, default_url, open_store
+from ressmooth.store.database import Database
 from ressmooth.tracking.relay import Relay
 from ressmooth.tracking.server import tracking_uri
 from ressmooth.tracking.webhook import notifying, webhook_address
+from ressmooth.training.decoded import lock_file
 
 HEARTBEAT = 15.0  # seconds
 POLL = 1.0  # seconds between two looks at whether somebody has asked for a stop
@@ -61,15 +64,29 @@ class Launcher:
         for line in warm_start_notes(self.spec, find_warm_start(self.spec, self.home)):
             if not self.quiet:
                 click.echo(line, err=True)
+        signal_number = self._fetch_first() or self._open_and_train()
+        if not signal_number:
+            with closing(open_store(default_url(self.home))) as store:
+                return show_comparison(store, self.spec.name, self.home, quiet=self.quiet)
+        click.echo(f"stopped; nothing is lost. Resume with: {self.resume_command}", err=True)
+        return 128 + signal_number
+
+    def _fetch_first(self) -> int:
+        """Fetch the data of a new study before it is recorded. Return a signal that came, or 0."""
+        if _is_recorded(self.spec.name, self.home):
+            return 0
+        try:
+            with on_signal(raise_stopped):
+                fetch_data(self.spec, self.home, lambda: None, quiet=self.quiet)
+            return 0
+        except Stopped as stopped:
+            return stopped.signal_number
+
+    def _open_and_train(self) -> int:
         make_directory(self.home)
         self.store = open_store(default_url(self.home))
-        with closing(self.store):
-            with notifying(self.store, self.home, self.webhook, self._warn):
-                signal_number = self._hold_lease()
-            if not signal_number:
-                return show_comparison(self.store, self.spec.name, self.home, quiet=self.quiet)
-            click.echo(f"stopped; nothing is lost. Resume with: {self.resume_command}", err=True)
-            return 128 + signal_number
+        with closing(self.store), notifying(self.store, self.home, self.webhook, self._warn):
+            return self._hold_lease()
 
     def _hold_lease(self) -> int:
         """Be the study's only launcher while it trains. Return the signal that ended it, or 0.
@@ -169,6 +186,15 @@ def check_standstill(store: Store, study: ActiveStudy) -> None:
         store.notify(study.id, "standstill")
 
 
+def _is_recorded(name: str, home: Path) -> bool:
+    """Tell whether a home has a study. Create nothing."""
+    with closing(Database(default_url(home))) as database:
+        if database.is_new():
+            return False
+    with closing(Store(default_url(home))) as store:
+        return store.study(name) is not None
+
+
 def fetch_data(
     spec: StudySpec, home: Path, tick: Callable[[], None], *, quiet: bool = False
 ) -> None:
@@ -177,7 +203,20 @@ def fetch_data(
     if missing := missing_datasets(spec, data):
         if not quiet:
             click.echo(f"fetching {', '.join(missing)}", err=True)
-        call_in_child(fetch, missing, data, tick=tick)
+        try:
+            call_in_child(fetch, missing, data, tick=tick)
+        except DataError:
+            _remove_if_empty(missing, data)
+            raise
+
+
+def _remove_if_empty(names: list[str], data: Path) -> None:
+    """Remove the directories that a failed download has left, unless they hold something."""
+    with suppress(OSError):
+        for name in names:
+            lock_file(name, data).unlink(missing_ok=True)
+        data.rmdir()
+        data.parent.rmdir()
 
 
 def show_comparison(store: Store, name: str, home: Path, *, quiet: bool) -> int:

@@ -27,18 +27,11 @@ from ressmooth.plugins import NO_PLUGINS, Plugins
 from ressmooth.training import user_data
 from ressmooth.training.checkpoint import encode, sha256, write
 from ressmooth.training.data import Dataset, Images, stream
-from ressmooth.training.decoded import own_key
+from ressmooth.training.decoded import lock_file, own_key
 from ressmooth.training.streaming import whole
 
 # Raised for damaged or missing files, by our readers and by torchvision's.
 UNREADABLE = (OSError, EOFError, zlib.error, RuntimeError, ValueError, AssertionError)
-# The files that torchvision expects, for a user who cannot download them.
-FILES = {
-    "FashionMNIST": "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz",
-    "CIFAR10": "cifar-10-python.tar.gz",
-    "CIFAR100": "cifar-100-python.tar.gz",
-    "SVHN": "train_32x32.mat, test_32x32.mat",
-}
 
 
 def load_for(
@@ -137,7 +130,7 @@ def _load_decoded(key: str, root: Path) -> Dataset | None:
 def _decode(key: str, root: Path, read: Callable[[], Dataset]) -> Dataset:
     """Decode a data set and save it for other processes, which wait meanwhile."""
     root.mkdir(parents=True, exist_ok=True)
-    with open(root / f".{key}.lock", "w") as lock:
+    with open(lock_file(key, root), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (dataset := _load_decoded(key, root)) is not None:
             return dataset
@@ -208,10 +201,42 @@ def _torchvision(kind: str, num_classes: int, root: Path, download: bool = True)
     try:
         return Dataset(read(True), read(False), num_classes)
     except UNREADABLE as error:
-        raise DataError(
-            f"{kind} is not in {root} and could not be downloaded ({error}). "
-            f"Put these files there and try again: {FILES[kind]}"
-        ) from error
+        raise DataError(_missing(kind, root, error)) from error
+
+
+def _missing(kind: str, root: Path, error: Exception) -> str:
+    """Return which original files are damaged or missing, and what to do."""
+    from torchvision.datasets.utils import calculate_md5
+
+    sums = {root / name: md5 for name, md5 in _sums(kind).items()}
+    found = {file: calculate_md5(file) for file in sums if file.is_file()}
+    damaged = [
+        f"{file} is not the original: its MD5 sum is {md5}, but should be {sums[file]}"
+        for file, md5 in found.items()
+        if md5 != sums[file]
+    ]
+    if damaged:
+        text = "; ".join(damaged)
+        return f"{text}. Downloading it failed ({error}). Remove the file, or copy it again."
+    needed = ", ".join(f"{file.relative_to(root)} (MD5 {md5})" for file, md5 in sums.items())
+    return (
+        f"{kind} is not in {root} and could not be downloaded ({error}). "
+        f"Put these files there and try again: {needed}"
+    )
+
+
+def _sums(kind: str) -> dict[str, str]:
+    """Return the MD5 sums of the files that torchvision downloads."""
+    from torchvision import datasets
+
+    source = getattr(datasets, kind)
+    if kind == "FashionMNIST":
+        return {f"{kind}/raw/{name}": md5 for name, md5 in source.resources}
+    if kind == "SVHN":
+        return {
+            source.split_list[part][1]: source.split_list[part][2] for part in ("train", "test")
+        }
+    return {source.filename: source.tgz_md5}
 
 
 def _images(pixels: Any, labels: Any) -> Images:

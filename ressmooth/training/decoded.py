@@ -6,6 +6,11 @@ from pathlib import Path
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
+def lock_file(key: str, root: Path) -> Path:
+    """Return the file that a process locks while it decodes a data set."""
+    return root / f".{key}.lock"
+
+
 def own_key(name: str, image_size: int) -> str:
     """Return the key of the user's own data set, which changes with its files.
 

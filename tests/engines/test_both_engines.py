@@ -118,13 +118,20 @@ def test_runs_that_raise_or_diverge_fail_and_the_study_continues(engine, study, 
 
 
 @pytest.mark.slow
-def test_a_data_set_that_cannot_be_downloaded_costs_no_run(engine, study, tmp_path):
-    study.write_text(TINY.format(epochs=EPOCHS) + '\n[arms.cifar]\ndataset = "cifar10"\n')
-    done = engine.launch(study, tmp_path, **NO_NETWORK)
+def test_a_study_whose_data_cannot_be_downloaded_is_not_recorded(engine, study, tmp_path):
+    text = study.read_text()
+    study.write_text(text + '\n[arms.cifar]\ndataset = "cifar10"\n')
+    home = tmp_path / "home"
+    done = engine.launch(study, home, **NO_NETWORK)
     assert done.returncode == 2
     assert "error: CIFAR10 is not in" in done.stderr and "Traceback" not in done.stderr
-    assert query(tmp_path, "SELECT count(*) FROM epoch") == [(0,)]
-    assert query(tmp_path, "SELECT DISTINCT state, attempt FROM run") == [("waiting", 0)]
+    assert not home.exists()
+    study.write_text(text)
+    assert engine.launch(study, home, "--set", "epochs=1", **NO_NETWORK).returncode == 0
+    other = study.with_name("other.toml")
+    other.write_text(text.replace('"tiny"', '"other"') + '\n[arms.cifar]\ndataset = "cifar10"\n')
+    assert engine.launch(other, home, **NO_NETWORK).returncode == 2
+    assert query(home, "SELECT name FROM study") == [("tiny",)]
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 import gzip
+import hashlib
 import subprocess
 import sys
 
@@ -213,6 +214,35 @@ def test_damaged_downloaded_fashion_mnist_is_a_data_error(offline, tmp_path, mon
             (raw / f"{part}-{name}-ubyte").write_bytes(b"")  # as a full disk leaves them
     with pytest.raises(DataError, match="FashionMNIST"):
         load("fashion_mnist", tmp_path)
+
+
+ORIGINALS = {
+    "cifar10": ("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
+    "cifar100": ("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
+    "svhn": ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+    "fashion_mnist": (
+        "FashionMNIST/raw/train-images-idx3-ubyte.gz",
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_a_wrong_or_missing_original_is_named_with_its_sum(name, offline, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    file, md5 = ORIGINALS[name]
+    with pytest.raises(DataError, match="could not be downloaded") as raised:
+        load(name, tmp_path)
+    assert f"{file} (MD5 {md5})" in str(raised.value)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_bytes(b"half of it")
+    with pytest.raises(DataError) as raised:
+        load(name, tmp_path)
+    wrong = hashlib.md5(b"half of it").hexdigest()
+    sums = f"its MD5 sum is {wrong}, but should be {md5}"
+    assert f"{tmp_path / file} is not the original: {sums}. " in str(raised.value)
+    assert str(raised.value).endswith("Remove the file, or copy it again.")
+    assert (tmp_path / file).read_bytes() == b"half of it"
 
 
 @pytest.mark.skipif(
