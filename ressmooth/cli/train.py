@@ -9,7 +9,7 @@ import click
 
 from ressmooth.cli import main
 from ressmooth.config import PROTOCOL, RunConfig, choices
-from ressmooth.errors import Diverged
+from ressmooth.errors import ConfigError, Diverged
 from ressmooth.paths import command, home
 
 
@@ -91,12 +91,21 @@ def _resume_command(out: Path, data: Path | None) -> str:
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option("--threads", type=click.IntRange(1), default=1, help="CPU threads [default: 1]")
 @click.option("--study", is_flag=True, help="measure the overhead of a study instead")
+@click.option("--verdict", is_flag=True, help="replay recorded runs: race / full grid instead")
 @click.option("--format", "output_format", type=click.Choice(["table", "json"]), default="table")
-def bench(quick: bool, device: str, threads: int, study: bool, output_format: str) -> None:
+def bench(
+    quick: bool, device: str, threads: int, study: bool, verdict: bool, output_format: str
+) -> None:
     """Measure the cost of the method and the trainer on this machine, as ratios."""
+    if study and verdict:
+        raise ConfigError("--study and --verdict: give one of them")
     from ressmooth.bench import timing
 
-    if study:
+    if verdict:
+        from ressmooth.bench.verdict import measure as measure_verdict
+
+        rows = measure_verdict(quick=quick)
+    elif study:
         from ressmooth.bench.study import measure as measure_study
 
         rows = measure_study(quick=quick)

@@ -372,7 +372,10 @@ def test_each_cell_of_an_arm_needs_a_trial(tmp_path):
     [
         ({"top": "seeds = 10000", "grid": f"epochs = {list(range(1, 12))}"}, "110,000"),
         (
-            {"top": "seeds = { race = true }", "grid": f"epochs = {list(range(1, 1001))}\nlayers = {list(range(1, 12))}"},
+            {
+                "top": "seeds = { race = true }",
+                "grid": f"epochs = {list(range(1, 1001))}\nlayers = {list(range(1, 12))}",
+            },
             "110,000",
         ),
         ({"top": "seeds = 2", "search": "sampler = 'tpe'\ntrials = 50001"}, "100,002"),
