@@ -100,6 +100,8 @@ def main(
         raise ConfigError(f"--time: only with --dry-run; run: {time_command}")
     spec = _read(study, overrides, plugin_files, directory)
     service = _service(directory)
+    if not dry_run:
+        _check_same_version(service)
     serve = paths.serve_command(directory)
     if dry_run and (service or paths.only_submits()):
         if service is None:
@@ -137,6 +139,12 @@ def _service(home: Path) -> "ServiceRow | None":
     except (StoreUnreachable, SchemaError):
         return None
     return service if service and service.is_alive else None
+
+
+def _check_same_version(service: "ServiceRow | None") -> None:
+    from ressmooth.store import check_same_version
+
+    check_same_version(service)
 
 
 def _check_same_engine(service: "ServiceRow | None", engine_name: str, workers: str) -> None:

@@ -107,7 +107,10 @@ def stop(study: str, home: Path) -> None:
 @with_home
 def resume(study: str, home: Path) -> None:
     """Put STUDY back into the queue of the service."""
+    from ressmooth.store import check_same_version
+
     store = open_home(home)
+    check_same_version(store.service())
     state = store.resume_study(find_study(store, study).id)
     click.echo(f"{study} is {state}")
     service = store.service()

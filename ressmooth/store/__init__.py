@@ -3,7 +3,7 @@
 from contextlib import closing
 
 from ressmooth.store.database import Database, default_url, safe_url
-from ressmooth.store.lease import Leases
+from ressmooth.store.lease import Leases, check_same_version
 from ressmooth.store.migrate import upgrade
 from ressmooth.store.outbox import OutboxQueue
 from ressmooth.store.queries import Queries
@@ -63,6 +63,7 @@ __all__ = [
     "TrialRow",
     "Winner",
     "check_same_spec",
+    "check_same_version",
     "default_url",
     "open_store",
     "pruned_outcome",

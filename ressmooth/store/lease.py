@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, case, select, update
 from sqlalchemy.engine import RowMapping
 
-from ressmooth.errors import StudyBusy
+from ressmooth import __version__
+from ressmooth.errors import ConfigError, StudyBusy
 from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.rows import Holder, ServiceRow, StudyState
 from ressmooth.store.tables import Service, Study, db_now, insert_new
@@ -75,7 +76,7 @@ class Leases(Part):
 
         Return False while another service is alive.
         """
-        blank = {"id": 1, "engine": engine, "description": "", "nodes": []}
+        blank = {"id": 1, "version": __version__, "engine": engine, "description": "", "nodes": []}
         connection.execute(insert_new(Service, connection.dialect.name).values(blank))
         query = select(Service, db_now().label("now")).with_for_update()
         service = connection.execute(query).mappings().one()
@@ -135,10 +136,20 @@ def find_service(connection: Connection) -> ServiceRow | None:
         held_at=row["held_at"],
         silent=(row["now"] - row["beat_at"]).total_seconds(),
         is_alive=not is_over(row, SERVICE_LEASE),
+        version=row["version"],
         engine=row["engine"],
         description=row["description"],
         nodes=row["nodes"],
     )
+
+
+def check_same_version(service: ServiceRow | None) -> None:
+    """Raise a ConfigError if the living service is of another version of ressmooth."""
+    if service and service.is_alive and service.version != __version__:
+        raise ConfigError(
+            f"the service {service.holder} runs ressmooth {service.version}, this is "
+            f"{__version__}; use the same version for both: upgrade the older one"
+        )
 
 
 def check_held(connection: Connection, holder: Holder | None, study_id: Any) -> None:

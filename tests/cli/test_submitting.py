@@ -1,10 +1,13 @@
 """Submitting to a service: where studies may only be submitted, and whether one is alive."""
 
+import sqlite3
 from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
+from helpers import specs
 
+from ressmooth import __version__
 from ressmooth.cli import main as ressmooth
 from ressmooth.store import Holder, StudyState, default_url, open_store
 from ressmooth.study import main as study
@@ -87,3 +90,42 @@ def test_a_monitor_learns_that_the_service_is_silent(home, service, monkeypatch)
     monkeypatch.setattr(Holder, "is_dead", lambda self: True)
     silent = run(ressmooth, "serve", "--check")
     assert silent.exit_code == 4 and "sent its last heartbeat" in silent.output
+
+
+@pytest.fixture
+def other_version(home):
+    """A home whose service is of another version, with a study that was stopped."""
+    with closing(open_store(default_url(home))) as store:
+        assert store.acquire_service(Holder.here(), "local")
+        store.submit(specs.study({"sgd": {"method": "mse"}}, name="old"), "mia@box", None)
+        store.stop_study(store.study("old").id)
+    with closing(sqlite3.connect(home / "results.db")) as connection, connection:
+        connection.execute("UPDATE service SET version = '99.0'")
+    return home
+
+
+def rows(home):
+    with closing(sqlite3.connect(home / "results.db")) as connection:
+        return connection.execute("SELECT name, state FROM study").fetchall()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("study", "quickstart"),
+        ("study", "quickstart", "--detach"),
+        ("resume", "old"),
+    ],
+)
+def test_nothing_is_submitted_to_a_service_of_another_version(other_version, words):
+    done = run(ressmooth, *words)
+    assert done.exit_code == 2
+    service = f"the service {Holder.here()} runs ressmooth 99.0"
+    assert f"error: {service}, this is {__version__}; use the same version" in done.stderr
+    assert rows(other_version) == [("old", "stopped")]
+
+
+@pytest.mark.parametrize("words", [("list",), ("show", "old"), ("queue",), ("workers",)])
+def test_who_only_looks_may_have_another_version(other_version, words):
+    done = run(ressmooth, *words)
+    assert done.exit_code == 0, done.output
