@@ -239,7 +239,7 @@ def _name(study: str, overrides: Sequence[str]) -> str:
         return str(given[-1])
     if not os.path.isfile(study):
         return study  # the name of a bundled or a recorded study
-    tree, _ = parse(files.read(Path(study)), Path(study))
+    tree, _ = parse(files.read(Path(study)), Path(study), files.KEYS)
     return str(tree.get("name"))
 
 

@@ -1,8 +1,6 @@
 """Which build of ressmooth this is, so that two of them never work together unnoticed."""
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 from ressmooth import __version__
 
@@ -16,9 +14,3 @@ def build() -> str:
 def build_resource() -> str | None:
     """Return the Ray resource of nodes with this build, or None outside of images."""
     return f"ressmooth-{build()}" if os.environ.get("RESSMOOTH_BUILD") else None
-
-
-def other_build(nodes: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the build of a service with these nodes, or None if it is this one or unknown."""
-    builds = sorted({str(node["version"]) for node in nodes if "version" in node})
-    return builds[0] if builds and build() not in builds else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ressmooth import __version__, paths
-from ressmooth.build import build, other_build
+from ressmooth.build import build
 from ressmooth.errors import ConfigError, RessmoothError, did_you_mean
 from ressmooth.formatting import printable
 
@@ -87,12 +87,11 @@ def check_same_build(service: "ServiceRow | None", home: Path) -> None:
 
 
 def _another_build(service: "ServiceRow | None", home: Path) -> str | None:
-    other = other_build(service.nodes) if service and service.is_alive else None
-    if service is None or other is None:
+    if service is None or not service.is_alive or service.build == build():
         return None
     return (
-        f"this is ressmooth {build()}, but the service {service.holder} is ressmooth {other}; "
-        f"restart it with the same one: {paths.serve_command(home)}"
+        f"this is ressmooth {build()}, but the service {service.holder} is ressmooth "
+        f"{service.build}; restart it with the same one: {paths.serve_command(home)}"
     )
 
 

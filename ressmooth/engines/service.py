@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ressmooth.build import build
 from ressmooth.engines import Engine, check_fits, machine, preflight
 from ressmooth.engines.cleaning import Retention, keep_days
 from ressmooth.engines.heartbeat import Heartbeat
@@ -157,9 +156,7 @@ class Service:
         return self.scheduler.study_of(run).planner
 
     def _renew_lease(self, store: Store) -> None:
-        nodes = [
-            {"version": build(), **node} for node in (self.engine.nodes() if self.engine else [])
-        ]
+        nodes = self.engine.nodes() if self.engine else []
         elapsed = {s.id: s.elapsed for s in list(self.scheduler.studies.values())}
         store.service_heartbeat(self.holder, str(self.engine or "starting"), nodes, elapsed)
 

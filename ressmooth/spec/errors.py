@@ -41,8 +41,10 @@ class ErrorCollector:
         return f"{dotted(key)} = {toml.shorten(value)}: "
 
     def add_unknown(self, key: Key, known: Iterable[str]) -> None:
+        """Add a key without its value, because the file may not be a study but have secrets."""
         hint = did_you_mean(str(key[-1])[:64], known) if len(self.lines) < MAX_LINES else ""
-        self.add(key, f"unknown key{hint}")
+        line = f"{self._source(key)}: {dotted(key)}: unknown key{hint}"
+        self.lines.setdefault(key, line)
 
     def validate(self, kind: type[M], key: Key, table: Tree) -> M | None:
         """Return the table as a model, or None after adding its errors."""

@@ -6,8 +6,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ressmooth.config import is_own
+from ressmooth.config import RunConfig, is_own
 from ressmooth.errors import ConfigError, did_you_mean
+from ressmooth.spec.schema import Resources, Search, Study
 from ressmooth.spec.toml import (
     Key,
     Sources,
@@ -23,6 +24,9 @@ from ressmooth.spec.toml import (
 )
 
 TABLES = ("search", "grid", "arms", "resources")
+TABLE_KEYS = (RunConfig, Study, Search, Resources)
+# What lines of a study file begin with, except for the names of arms and the settings of plug-ins.
+KEYS = {"extends", "enqueue", *TABLES, *(key for table in TABLE_KEYS for key in table.model_fields)}
 MAX_BYTES = 2**20
 MAX_FILES = 10  # in a chain of `extends`
 
@@ -83,7 +87,7 @@ def extend(tree: Tree, sources: Sources, path: Path, files: int = 1) -> tuple[Tr
     if "extends" not in tree:
         return tree, sources
     base_path = _find_base(tree["extends"], sources[("extends",)], path, files)
-    base, base_sources = extend(*parse(read(base_path), base_path), base_path, files + 1)
+    base, base_sources = extend(*parse(read(base_path), base_path, KEYS), base_path, files + 1)
     base.pop("name", None)  # every study has its own
     merged, inherited = merge(base, tree)
     del merged["extends"]

@@ -54,7 +54,7 @@ def find_plugins(paths: Sequence[Path]) -> Plugins:
 
 
 def _read(text: str, path: Path, overrides: Sequence[str], plugins: Plugins) -> StudySpec:
-    own, places = toml.parse(text, path)
+    own, places = toml.parse(text, path, files.KEYS)
     tree, sources = files.extend(own, places, path)
     for setting in overrides:
         changed = files.override(tree, setting)

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,12 @@ Key = tuple[str | int, ...]  # a position in a tree: table names and list indice
 Sources = dict[Key, str]  # the origin of a key and of all below it: "file:line", or "--set"
 
 
-def parse(text: str, path: Path) -> tuple[Tree, Sources]:
-    """Return the tables of a study file and where they stand, or raise a ConfigError."""
+def parse(text: str, path: Path, known: Collection[str]) -> tuple[Tree, Sources]:
+    """Return the tables of a study file and where they stand, or raise a ConfigError.
+
+    Only lines that begin with a `known` key are shown: another file may have been given by mistake,
+    with secrets in it.
+    """
     file = escape(str(path))
     if deep := DOTTED.search(text):
         line = text.count("\n", 0, deep.start()) + 1
@@ -43,7 +47,7 @@ def parse(text: str, path: Path) -> tuple[Tree, Sources]:
     except RecursionError:
         raise ConfigError(f"{file}: {TOO_DEEP}") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_syntax_error(str(error), text, path)) from None
+        raise ConfigError(_syntax_error(str(error), text, path, known)) from None
     except ValueError as error:  # an integer of more than 4,300 digits
         raise ConfigError(f"{file}: {str(error).partition(';')[0]}") from None
     return tree, {(): file} | {key: f"{file}:{line}" for key, line in key_lines(text).items()}
@@ -82,24 +86,33 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             start = token.end()
 
 
-def _syntax_error(message: str, text: str, path: Path) -> str:
+def _syntax_error(message: str, text: str, path: Path, known: Collection[str]) -> str:
     """Return tomllib's message with file and line, and the corrected line where it is known."""
     file = escape(str(path))
     found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:
         return f"{file}: {escape(message)}"
-    lines = text.split("\n")
     number = int(found[2] or len(text.rstrip().split("\n")))
+    lines = [line if _begins_with(line, known) else "" for line in text.split("\n")]
     line = lines[number - 1].strip()
     problem = escape(found[1][0].lower() + found[1][1:])
     if problem.startswith("cannot"):  # overwrite a value, declare a table twice, ...
         problem += " (is this key given twice?)"
-    elif path.suffix in (".yaml", ".yml") or YAML.fullmatch(line[:MAX_HINT]):
+    elif path.suffix in (".yaml", ".yml") or (line and YAML.fullmatch(line[:MAX_HINT])):
         problem = f"a study is TOML, not YAML{_from_yaml([line, *lines])}"
     elif fixed := _with_quotes(line):
         quotes = " (text needs quotes)" if fixed.count('"') > line.count('"') else ""
         problem += f"; write {fixed}{quotes}"
+    if not line:
+        return f"{file}:{number}: {problem}; is it a study file?"
     return f"{file}:{number}: {shorten(line)}: {problem}"
+
+
+def _begins_with(line: str, known: Collection[str]) -> bool:
+    """Tell whether a line of TOML or YAML begins with one of the keys."""
+    found = KEY.match(line[:MAX_HINT])
+    key = parse_key(found[1]) if found else None
+    return key is not None and key[0] in known
 
 
 def _from_yaml(lines: list[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, case, select, update
 from sqlalchemy.engine import RowMapping
 
+from ressmooth.build import build
 from ressmooth.errors import StudyBusy
 from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.rows import Holder, ServiceRow, StudyState
@@ -75,7 +76,7 @@ class Leases(Part):
 
         Return False while another service is alive.
         """
-        blank = {"id": 1, "engine": engine, "description": "", "nodes": []}
+        blank = {"id": 1, "build": build(), "engine": engine, "description": "", "nodes": []}
         connection.execute(insert_new(Service, connection.dialect.name).values(blank))
         query = select(Service, db_now().label("now")).with_for_update()
         service = connection.execute(query).mappings().one()
@@ -135,6 +136,7 @@ def find_service(connection: Connection) -> ServiceRow | None:
         held_at=row["held_at"],
         silent=(row["now"] - row["beat_at"]).total_seconds(),
         is_alive=not is_over(row, SERVICE_LEASE),
+        build=row["build"],
         engine=row["engine"],
         description=row["description"],
         nodes=row["nodes"],

@@ -150,6 +150,7 @@ class ServiceRow:
     held_at: datetime
     silent: float  # seconds since the last heartbeat
     is_alive: bool
+    build: str  # of ressmooth
     engine: str  # its name
     description: str  # of its workers
     nodes: list[dict[str, Any]]  # a dict per machine: node, workers, gpus

@@ -278,6 +278,7 @@ class Service(Lease, Base):
     """One row, with the id 1, from the first service on."""
 
     id: Mapped[int] = mapped_column(primary_key=True)
+    build: Mapped[str]  # of ressmooth
     engine: Mapped[str]
     description: Mapped[str]
     nodes: Mapped[list[Any]] = mapped_column(sa.JSON)

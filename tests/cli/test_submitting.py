@@ -1,10 +1,13 @@
 """Submitting to a service: where studies may only be submitted, and whether one is alive."""
 
+import sqlite3
 from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
+from helpers import specs
 
+from ressmooth import __version__
 from ressmooth.cli import main as ressmooth
 from ressmooth.store import Holder, StudyState, default_url, open_store
 from ressmooth.study import main as study
@@ -89,24 +92,48 @@ def test_a_monitor_learns_that_the_service_is_silent(home, service, monkeypatch)
     assert silent.exit_code == 4 and "sent its last heartbeat" in silent.output
 
 
-def test_a_service_of_another_build_gets_no_work_and_is_named(container, service, monkeypatch):
-    assert run(study, "quickstart", "--detach").exit_code == 0
-    with closing(open_store(default_url(container))) as store:
-        nodes = [{**node, "version": "0.1.0+aaaa0000"} for node in NODES]
-        store.service_heartbeat(service, "4 workers on 2 Ray nodes", nodes, {})
-        submitted = store.submissions()
+@pytest.fixture
+def other_version(home):
+    """A home whose service is of another version, with a study that was stopped."""
+    with closing(open_store(default_url(home))) as store:
+        assert store.acquire_service(Holder.here(), "local")
+        store.submit(specs.study({"sgd": {"method": "mse"}}, name="old"), "mia@box", None)
+        store.stop_study(store.study("old").id)
+    with closing(sqlite3.connect(home / "results.db")) as connection, connection:
+        connection.execute("UPDATE service SET build = '99.0'")
+    return home
+
+
+def rows(home):
+    with closing(sqlite3.connect(home / "results.db")) as connection:
+        return connection.execute("SELECT name, state FROM study").fetchall()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("study", "quickstart"),
+        ("study", "quickstart", "--detach"),
+        ("resume", "old"),
+    ],
+)
+def test_nothing_is_submitted_to_a_service_of_another_version(other_version, words):
+    done = run(ressmooth, *words)
+    assert done.exit_code == 2
+    service = f"the service {Holder.here()} is ressmooth 99.0"
+    assert f"error: this is ressmooth {__version__}, but {service}; restart it" in done.stderr
+    assert rows(other_version) == [("old", "stopped")]
+
+
+@pytest.mark.parametrize("words", [("list",), ("show", "old"), ("queue",), ("workers",)])
+def test_who_only_looks_may_have_another_version(other_version, words):
+    done = run(ressmooth, *words)
+    assert done.exit_code == 0, done.output
+    assert f"warning: this is ressmooth {__version__}, but the service" in done.stderr
+
+
+def test_two_images_of_one_version_differ_in_their_source(home, service, monkeypatch):
     monkeypatch.setenv("RESSMOOTH_BUILD", "bbbb1111")
-    named = f"this is ressmooth 0.1.0+bbbb1111, but the service {service} is ressmooth "
-    named += "0.1.0+aaaa0000; restart it with the same one: docker compose up -d"
-    for command in (
-        (study, "quickstart", "--set", "name=other"),
-        (ressmooth, "resume", "quickstart"),
-    ):
-        refused = run(*command)
-        assert (refused.exit_code, named in refused.output) == (2, True), refused.output
-    looked = run(ressmooth, "list")
-    assert (looked.exit_code, f"warning: {named}" in looked.output) == (0, True)
-    with closing(open_store(default_url(container))) as store:
-        assert store.submissions() == submitted
-    monkeypatch.setenv("RESSMOOTH_BUILD", "aaaa0000")
-    assert "this is ressmooth" not in run(ressmooth, "resume", "quickstart").output
+    refused = run(study, "quickstart", "--detach")
+    assert refused.exit_code == 2
+    assert f"this is ressmooth {__version__}+bbbb1111, but the service" in refused.stderr

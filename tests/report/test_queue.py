@@ -24,6 +24,7 @@ SERVICE = ServiceRow(
     held_at=MOMENT,
     silent=1.0,
     is_alive=True,
+    build="0.1.0",
     engine="local",
     description="2 workers on 1 GPU",
     nodes=[{"node": "gpu1", "workers": 2, "gpus": ["0"]}],

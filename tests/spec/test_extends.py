@@ -160,8 +160,8 @@ def test_only_an_existing_file_or_bundled_study_can_be_extended(tmp_path, value,
 
 
 def test_an_unreadable_base_is_named(tmp_path):
-    assert refusal(tmp_path, ("base.toml", "a = 1\na = 2"), ("x.toml", CHILD)) == [
-        "base.toml:2: 'a = 2': cannot overwrite a value (is this key given twice?)"
+    assert refusal(tmp_path, ("base.toml", "seeds = 1\nseeds = 2"), ("x.toml", CHILD)) == [
+        "base.toml:2: 'seeds = 2': cannot overwrite a value (is this key given twice?)"
     ]
 
 

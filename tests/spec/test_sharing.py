@@ -112,7 +112,7 @@ WRONG = [  # top of the file, arm, other arms, error
     ("enqueue = [{ b = 1 }]", "", "", "enqueue[0] = {'b': 1}: no arm searches b"),
     ("enqueue = [{ b = 1, lr = 1 }]", SPACE, "", ": no arm searches b and lr"),
     ("enqueue = [{ b = 5 }]", SPACE, "", ".b = 5: input should be 0.1 to 1.0, as in arms.a"),
-    ("enqueue = [{ bb = 5 }]", SPACE, "", "[0].bb = 5: unknown key (did you mean 'b'?)"),
+    ("enqueue = [{ bb = 5 }]", SPACE, "", "[0].bb: unknown key (did you mean 'b'?)"),
     ("enqueue = [{ b = 'x' }]", SPACE, "", ".b = 'x': input should be a valid number"),
     ("enqueue = []", SPACE, "", ": input should be a list of 1 to 1,000 points"),
     ("enqueue = [{}]", SPACE, "", ": input should be a point, as in { b = 0.5, alpha = 1.0 }"),

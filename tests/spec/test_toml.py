@@ -107,12 +107,36 @@ def test_lines_are_counted_with_every_line_end(end):
         ("x.toml", "a = 3 4", "1: 'a = 3 4': expected newline or end of document after a state"),
         ("x.toml", "name: x", "1: 'name: x': a study is TOML, not YAML: write name = \"x\""),
         ("x.toml", "search:\n  trials: 3", "a study is TOML, not YAML: write [search]"),
-        ("x.yaml", "# a\n---\nseeds: 3 # three", "2: '---': a study is TOML, not YAML: write se"),
-        ("x.yml", "- a", "1: '- a': a study is TOML, not YAML"),
+        ("x.yaml", "# a\n---\nseeds: 3 # three", "2: a study is TOML, not YAML: write seeds"),
+        ("x.yml", "- a", "1: a study is TOML, not YAML"),
     ],
 )  # fmt: skip
 def test_a_syntax_error_shows_how_to_write_it(file, text, error):
     with pytest.raises(ConfigError) as refused:
-        parse(text, Path(file))
+        parse(text, Path(file), {"a", "dataset", "compile", "name", "search", "seeds"})
     line = str(refused.value)
     assert line.startswith(f"{file}:") and error in line and line.isprintable()
+
+
+SECRETS = [
+    "root:$6$hunter2$abc:19000:0:99999:7:::",
+    "hunter2",
+    "password = hunter2",
+    "password: hunter2",
+    "seeds = 3\npassword: hunter2",
+    '-----BEGIN KEY-----\nhunter2=="hunter2\n',
+    "[hunter2",
+    "token = 'hunter2",
+    'a = """\nhunter2 \\q',
+    "{'seeds': 'hunter2'}",
+]
+
+
+@pytest.mark.parametrize("text", SECRETS)
+@pytest.mark.parametrize("file", ["shadow", "x.toml", "x.yaml"])
+def test_a_file_of_secrets_is_not_shown(file, text):
+    with pytest.raises(ConfigError) as refused:
+        parse(text, Path(file), {"a", "seeds"})
+    line = str(refused.value)
+    assert line.startswith(f"{file}:") and "hunter2" not in line
+    assert "is it a study file?" in line or "a study is TOML" in line or text.startswith("a =")

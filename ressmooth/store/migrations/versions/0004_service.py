@@ -32,6 +32,7 @@ def upgrade() -> None:
     op.create_table(
         "service",
         sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("build", sa.Text, nullable=False),
         sa.Column("engine", sa.Text, nullable=False),
         sa.Column("description", sa.Text, nullable=False),
         sa.Column("nodes", sa.JSON, nullable=False),
