@@ -65,8 +65,8 @@ def slots(workers: int | None, resources: Resources) -> list[Gpus]:
     shares = _gpu_shares(gpus, per_run)[:limit]
     if not shares:
         raise ConfigError(
-            f"resources.gpus_per_run = {per_run:g}: this machine has {len(gpus)} GPUs; "
-            "use --set resources.gpus_per_run=0 for the CPU"
+            f"resources.gpus_per_run = {per_run:g}: this machine has {len(gpus)} GPUs; for the "
+            "CPU, a study takes --set resources.gpus_per_run=0, and serve --gpus-per-run 0"
         )
     if workers and workers > len(shares):
         raise ConfigError(

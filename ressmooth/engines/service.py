@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT = 5.0  # seconds
 POLL = 1.0  # seconds between two looks at the queue
+PREPARED_AT_ONCE = 4  # studies; each may load torch in a process of its own
 NOT_ITS_FAULT = (SchemaError, StorageError, StoreCorrupt, StoreUnreachable, StudyBusy)
 DELIVERY_TIMEOUT = 5.0  # seconds that MLflow gets at the end; the next service delivers the rest
 
@@ -135,7 +136,7 @@ class Service:
             if self.metrics:
                 self.metrics.activate()
                 self.log.print(f"metrics for Prometheus are at {self.metrics.url}")
-            self.pool = ThreadPoolExecutor(1, "prepare")
+            self.pool = ThreadPoolExecutor(PREPARED_AT_ONCE, "prepare")
             try:
                 with acknowledge_signals(self.log):
                     self._execute(engine)

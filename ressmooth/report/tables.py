@@ -200,8 +200,9 @@ def _record(line: Line, comparison: Comparison) -> dict[str, Any]:
 def overview(store: Store) -> str:
     """Return the studies of a store for a terminal."""
     rows = []
+    run_states = store.run_states()
     for study in store.studies():
-        states = Counter(run.state for trial in store.trials(study.id) for run in trial.runs)
+        states = run_states.get(study.id, Counter())
         common = study.spec["settings"]
         facts = [
             f"{common.get('dataset', 'digits')} ({common.get('model', 'small')})",

@@ -1,7 +1,7 @@
 """Read trials with their runs, the best trial of each arm, and the published figures."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
@@ -33,7 +33,7 @@ from ressmooth.store.rows import (
 )
 from ressmooth.store.tables import Baseline, Placing, Run, Study, Trial
 
-PAGE = 200  # trials that are loaded at once
+PAGE = 50  # trials that are loaded at once
 
 # Statements are built once, because SQLAlchemy takes longer to build one than to run it.
 SEARCHED = (Trial.study_id == bindparam("of_study")) & Trial.confirms.is_(None)
@@ -157,6 +157,17 @@ class Queries(Part):
         return race_of(connection, study_id)
 
     @reading
+    def run_states(self, connection: Connection) -> dict[int, Counter[State]]:
+        """Return how many runs each study has by state, the ended ones first."""
+        query = select(Trial.study_id, Run.state, func.count()).join(Run, Run.trial_id == Trial.id)
+        found: dict[int, dict[State, int]] = defaultdict(dict)
+        for study_id, state, number in connection.execute(
+            query.group_by(Trial.study_id, Run.state)
+        ):
+            found[study_id][state] = number
+        return {study_id: Counter(_in_order(states)) for study_id, states in found.items()}
+
+    @reading
     def run_files(self, connection: Connection) -> list[RunFiles]:
         """Return what decides about the files of every run."""
         query = select(Run.uid, Run.state, Study.id, Study.state)
@@ -186,8 +197,9 @@ def race_of(connection: Connection, study_id: int) -> list[placing.Placing]:
 
 
 def _in_order(states: dict[State, int]) -> dict[State, int]:
-    """Return the numbers of trials by state, the ended ones first."""
-    return {state: states[state] for state in (*TERMINAL, State.RUNNING) if state in states}
+    """Return numbers by state, those of ended trials or runs first."""
+    order = (*TERMINAL, State.RUNNING, State.WAITING)
+    return {state: states[state] for state in order if state in states}
 
 
 def trials_where(connection: Connection, predicate: ColumnElement[bool]) -> list[TrialRow]:

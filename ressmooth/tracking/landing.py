@@ -21,11 +21,12 @@ from ressmooth.report import queue as shown
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
 from ressmooth.report.page import Report, write
 from ressmooth.report.verdicts import verdict_sentences
-from ressmooth.store import Queue, Store, StudyRow, default_url, open_store
+from ressmooth.store import Queue, State, Store, StudyRow, default_url, open_store
 from ressmooth.store.database import Database
 from ressmooth.tracking.front import MLFLOW
 from ressmooth.tracking.mirror import Mirror
 
+PER_PAGE = 20  # studies
 PACKAGES = ("ressmooth.tracking", "ressmooth.report")
 TEMPLATES = Environment(
     loader=ChoiceLoader([PackageLoader(package, ".") for package in PACKAGES]),
@@ -40,13 +41,25 @@ class Progress:
     """What the first page shows of a study."""
 
     study: StudyRow
-    states: Counter[str]  # number of runs by state
-    done: int  # runs
+    states: Counter[State]  # number of runs by state
     verdicts: list[str]
 
     @property
     def total(self) -> int:
         return self.states.total()
+
+    @property
+    def done(self) -> int:
+        return sum(number for state, number in self.states.items() if state.is_terminal)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some of the studies, newest first."""
+
+    studies: list[Progress]
+    number: int  # from 1
+    last: int
 
 
 class Landing:
@@ -69,7 +82,9 @@ class Landing:
 
     def index(self, request: Request) -> HTMLResponse:
         try:
-            return self._page(studies=self.progress(), **self._queue())
+            asked = request.query_params.get("page", "")
+            page = self.page(int(asked) if asked.isdecimal() and len(asked) < 9 else 1)
+            return self._page(page=page, studies=page.studies, **self._queue())
         except RessmoothError as error:
             return self._page(problem=error, status=500)
 
@@ -106,12 +121,25 @@ class Landing:
         except RessmoothError as error:
             return self._page(problem=error, status=404)
 
-    def progress(self) -> list[Progress]:
-        """Return the progress of every study, newest first. A home without a database has none."""
+    def page(self, number: int) -> Page:
+        """Return a page of the studies, the nearest one. A home without a database has none."""
+        if self._is_new():
+            return Page([], 1, 1)
+        with self._store() as store:
+            studies = store.studies()[::-1]
+            last = max(1, -(-len(studies) // PER_PAGE))
+            number = min(max(1, number), last)
+            chosen = studies[(number - 1) * PER_PAGE : number * PER_PAGE]
+            states = store.run_states()
+            shown = [_progress(store, study, states.get(study.id, Counter())) for study in chosen]
+            return Page(shown, number, last)
+
+    def names(self) -> list[str]:
+        """Return the names of the studies, newest first."""
         if self._is_new():
             return []
         with self._store() as store:
-            return [_progress(store, study) for study in reversed(store.studies())]
+            return [study.name for study in reversed(store.studies())]
 
     def _queue(self) -> dict[str, Any]:
         """Return what the queue's template shows, the same as `ressmooth queue`."""
@@ -152,15 +180,9 @@ def _html(text: str, status: int = 200) -> HTMLResponse:
     return HTMLResponse(text, status, {"Cache-Control": "no-store"})
 
 
-def _progress(store: Store, study: StudyRow) -> Progress:
-    runs = [run for trial in store.trials(study.id) for run in trial.runs]
+def _progress(store: Store, study: StudyRow, states: Counter[State]) -> Progress:
     comparisons = by_selecting_statistic(compare_studies(store, [study]))
-    return Progress(
-        study=study,
-        states=Counter(run.state for run in runs),
-        done=sum(run.state.is_terminal for run in runs),
-        verdicts=verdict_sentences(comparisons),
-    )
+    return Progress(study, states, verdict_sentences(comparisons))
 
 
 def _report(store: Store, study: StudyRow) -> str:

@@ -41,7 +41,7 @@ def serve(home: Path, listener: socket.socket, uri: str, announce: Callable[[str
     mirror = Mirror(uri, home)
     mirror.studies()  # creates the database, which two processes must not do at once
     landing = Landing(home, mirror)
-    names = [each.study.name for each in landing.progress()]
+    names = landing.names()
     if names:
         _deliver_pending(home, uri, announce)
     app = _application(home, port, uri, landing)

@@ -59,7 +59,8 @@ def test_only_auto_depends_on_what_is_there(given, gpus, expected):
 
 
 def test_a_missing_gpu_is_an_error_that_names_the_setting(gpus_of_slots):
-    with pytest.raises(ConfigError, match="resources.gpus_per_run=0"):
+    hint = "a study takes --set resources.gpus_per_run=0, and serve --gpus-per-run 0"
+    with pytest.raises(ConfigError, match=hint):
         gpus_of_slots(gpus_per_run=0.25, gpus=[])
 
 

@@ -172,7 +172,7 @@ def test_a_service_outlives_its_database(
 
 
 def test_a_service_does_not_wait_for_a_study_that_it_prepares(request, tmp_path):
-    """A plug-in that hangs keeps nobody from stopping the service."""
+    """A plug-in that hangs keeps no other study waiting, and nobody from stopping the service."""
     home = ServedHome(tmp_path / "home", HANGS=str(tmp_path / "hangs"))
     request.addfinalizer(home.close)
     plugin = tmp_path / "mine.py"
@@ -182,5 +182,8 @@ def test_a_service_does_not_wait_for_a_study_that_it_prepares(request, tmp_path)
     home.store.submit(spec, "mia@box", None)
     service = home.serving()
     home.wait(lambda: (tmp_path / "hangs").exists(), service)
+    home.submit("next", epochs=1)
+    home.wait_until("next", "ended", service)
+    assert home.state("hanging") == "queued"
     assert home.stop(service) == 143
     assert home.state("hanging") == "queued"

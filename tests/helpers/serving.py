@@ -10,7 +10,7 @@ from contextlib import closing
 
 from click.testing import CliRunner
 from helpers.launch import CURVES, EPOCHS, RESULTS, TINY, invoke, wait_for
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 
 from ressmooth.cli import main
 from ressmooth.spec import find_plugins, load
@@ -39,7 +39,8 @@ class ServedHome:
         self.directory, self.url = directory, url or f"sqlite:///{directory}/results.db"
         self.store = open_store(self.url)
         address = self.url.replace("postgresql://", "postgresql+psycopg://")
-        self.engine = create_engine(address, pool_pre_ping=True)  # a test may stop the server
+        # a connection for each query, because a test may stop the server
+        self.engine = create_engine(address, poolclass=NullPool)
         own = {"RESSMOOTH_DATABASE_URL": self.url, "MLFLOW_TRACKING_URI": NO_MLFLOW}
         self.environment = own | environment
         self.services = []

@@ -34,9 +34,10 @@ def store(tmp_path):
     store.close()
 
 
-def get(page, study=None):
+def get(page, study=None, query=b""):
     """Return the status of a page, and its HTML."""
-    answer = page(Request({"type": "http", "path_params": {"study": study}}))
+    scope = {"type": "http", "path_params": {"study": study}, "query_string": query}
+    answer = page(Request(scope))
     assert answer.headers["Cache-Control"] == "no-store"
     return answer.status_code, answer.body.decode()
 
@@ -65,6 +66,30 @@ def test_each_study_has_its_progress_and_links(landing, store, tmp_path):
 
     store.acquire(study_id, Holder.here())  # the page reads the Store again
     assert f"Held by {Holder.here()} since 2" in text_of(get(landing.index)[1])
+
+
+@pytest.mark.parametrize(
+    ("query", "number", "names"),
+    [
+        (b"", 1, ["s4", "s3"]),
+        (b"page=2", 2, ["s2", "s1"]),
+        (b"page=3", 3, ["s0"]),
+        (b"page=9", 3, ["s0"]),
+        (b"page=0", 1, ["s4", "s3"]),
+        (b"page=-1", 1, ["s4", "s3"]),
+        (b"page=" + b"9" * 5000, 1, ["s4", "s3"]),
+        ("page=²".encode(), 1, ["s4", "s3"]),
+    ],
+)
+def test_many_studies_are_divided_into_pages(landing, store, monkeypatch, query, number, names):
+    monkeypatch.setattr("ressmooth.tracking.landing.PER_PAGE", 2)
+    for i in range(5):
+        open_study(store, f"s{i}")
+    status, html = get(landing.index, query=query)
+    assert status == 200 and f"Page {number} of 3" in text_of(html)
+    assert re.findall(r"<h2>(\w+)</h2>", html) == names
+    assert ("Newer studies" in html, "Older studies" in html) == (number > 1, number < 3)
+    assert landing.names() == ["s4", "s3", "s2", "s1", "s0"]
 
 
 def begin(store, study_id):
