@@ -56,8 +56,9 @@ ROWS = """
 """
 LISTEN = """
 import socket, sys
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener, open(sys.argv[1], "wb", 0) as heard:
-    listener.bind(("0.0.0.0", 8001))
+listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+listener.bind(("0.0.0.0", 8001))
+with open(sys.argv[1], "wb", 0) as heard:
     while True:
         heard.write(listener.recv(100))
 """
