@@ -75,24 +75,24 @@ def test_only_this_host_reaches_what_is_published():
 
 def test_only_three_services_have_a_way_out():
     networks = COMPOSE["networks"]
-    for name in ("data", "ray", "web"):
+    for name in ("store", "cluster", "web"):
         assert networks[name]["internal"] is True
         no_host = networks[name]["driver_opts"]["com.docker.network.bridge.inhibit_ipv4"]
         assert no_host == "true"  # or local users would reach PostgreSQL and Ray
     masquerade = {"com.docker.network.bridge.enable_ip_masquerade": "false"}
     assert networks["edge"] == {"driver_opts": masquerade}
     assert {name: set(service["networks"]) for name, service in SERVICES.items()} == {
-        "db": {"data"},
-        "migrate": {"data"},
-        "backup": {"data"},
-        "mlflow": {"web", "data"},
+        "db": {"store"},
+        "migrate": {"store"},
+        "backup": {"store"},
+        "mlflow": {"web", "store"},
         "gate": {"edge", "web"},
         "dashboard": {"web"},
         "dashboard-gate": {"edge", "web"},
-        "ray-head": {"ray"},
-        "ray-worker": {"data", "ray"},
-        "scheduler": {"outside", "data", "ray", "web"},
-        "study": {"data"},
+        "ray-head": {"cluster"},
+        "ray-worker": {"store", "cluster"},
+        "scheduler": {"outside", "store", "cluster", "web"},
+        "study": {"store"},
         "alarm": {"outside"},
         "caddy": {"outside", "web"},
         "prometheus": {"web"},
