@@ -78,6 +78,12 @@ def serve_command(home_directory: Path) -> str:
     return os.environ.get("RESSMOOTH_SERVE") or command(home_directory, "serve")
 
 
+def report_out(study: str) -> str:
+    """Return where a report can be written: ./report, or a directory in RESSMOOTH_REPORTS."""
+    place = os.environ.get("RESSMOOTH_REPORTS")
+    return f"{place}/{study}" if place else "report"
+
+
 def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ressmooth.paths import command, home, only_submits, serve_command, user
+from ressmooth.paths import command, home, only_submits, report_out, serve_command, user
 
 NAMELESS = """
 import os, pwd, socket
@@ -50,3 +50,10 @@ def test_a_container_says_how_its_commands_are_typed_outside(monkeypatch, tmp_pa
         "docker compose run --rm study ressmooth watch 'my study'"
     )
     assert only_submits() and serve_command(tmp_path) == "docker compose up -d"
+
+
+def test_reports_go_where_a_container_can_write(monkeypatch):
+    monkeypatch.delenv("RESSMOOTH_REPORTS", raising=False)
+    assert report_out("demo") == "report"
+    monkeypatch.setenv("RESSMOOTH_REPORTS", "/reports")
+    assert report_out("demo") == "/reports/demo"

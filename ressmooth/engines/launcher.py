@@ -20,7 +20,7 @@ from ressmooth.engines.scheduler import BAD_STUDY, ActiveStudy, Scheduler
 from ressmooth.engines.signals import Stopped, acknowledge_signals, on_signal, raise_stopped
 from ressmooth.errors import DataError
 from ressmooth.formatting import count
-from ressmooth.paths import command, make_directory
+from ressmooth.paths import command, make_directory, only_submits, report_out
 from ressmooth.search.notes import warm_start_notes
 from ressmooth.search.planner import Planner
 from ressmooth.search.warm_start import find_warm_start
@@ -233,8 +233,9 @@ def show_comparison(store: Store, name: str, home: Path, *, quiet: bool) -> int:
         return NOTHING_COMPLETED
     click.echo(comparison_text(compared, against_paper=any(t.has_paper for t in compared)))
     if not quiet:
-        click.echo(f"next: {command(home, 'report', name, '--out', 'report')}", err=True)
-        click.echo(f"      {command(home, 'ui')}", err=True)
+        click.echo(f"next: {command(home, 'report', name, '--out', report_out(name))}", err=True)
+        if not only_submits():  # in a container nobody would reach it
+            click.echo(f"      {command(home, 'ui')}", err=True)
     return 0
 
 

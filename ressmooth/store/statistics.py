@@ -12,7 +12,7 @@ from ressmooth.store.rows import State, StudyState
 from ressmooth.store.tables import PENDING, Notification, Outbox, Run, Service, Study, Trial, db_now
 
 WANTS_WORKERS = (StudyState.QUEUED, StudyState.RUNNING)
-STUDIES = select(Study.id, Study.state, Study.submitted_at, Study.held_at)
+STUDIES = select(Study.id, Study.name, Study.state, Study.submitted_at, Study.held_at)
 RUNS = (
     select(
         Trial.study_id,
@@ -33,6 +33,7 @@ PENDING_MESSAGES = select(func.count(Notification.id)).where(Notification.sent_a
 class Statistics:
     studies: dict[StudyState, int]
     runs: dict[tuple[State, str], int]  # by state and host; waiting runs have none
+    study_runs: dict[tuple[str, State], int]  # by name and state, of studies that wait or run
     epochs: dict[int, int]  # by study id: the sum of the runs' last epochs
     queue_length: int  # runs that wait for a worker
     oldest_wait: float  # seconds since the first of these was planned, or its study taken up
@@ -49,6 +50,7 @@ class StatisticsQueries(Part):
         studies = {row.id: row for row in connection.execute(STUDIES)}
         states: dict[StudyState, int] = defaultdict(int)
         runs: dict[tuple[State, str], int] = defaultdict(int)
+        study_runs: dict[tuple[str, State], int] = defaultdict(int)
         epochs: dict[int, int] = defaultdict(int)
         queue_length = 0
         waiting_since: list[datetime] = []
@@ -61,6 +63,8 @@ class StatisticsQueries(Part):
             runs[row.state, "" if is_waiting else row.host or ""] += row.number
             epochs[row.study_id] += row.epochs
             study = studies[row.study_id]
+            if study.state.is_active:
+                study_runs[study.name, row.state] += row.number
             if is_waiting and study.state in WANTS_WORKERS:
                 queue_length += row.number
                 times = (row.planned_at, study.submitted_at, study.held_at)
@@ -70,6 +74,7 @@ class StatisticsQueries(Part):
         return Statistics(
             studies=dict(states),
             runs=dict(runs),
+            study_runs=dict(study_runs),
             epochs=dict(epochs),
             queue_length=queue_length,
             oldest_wait=max(0.0, (now - oldest).total_seconds()),

@@ -90,6 +90,11 @@ def _families(found: Statistics, counter: EpochCounter) -> Iterator[Metric]:
             runs.add_metric([state, host], found.runs.get((state, host), 0))
     yield runs
 
+    by_study = _labelled("study_runs", "Runs of studies that wait or run", "study", "state")
+    for (name, state), number in found.study_runs.items():
+        by_study.add_metric([name, state], number)
+    yield by_study
+
     workers = _labelled("workers", "Runs that a node can execute at once", "node")
     for node in found.nodes:
         workers.add_metric([node["node"]], node["workers"])

@@ -24,6 +24,8 @@ USER = "${RESSMOOTH_UID:-61000}:${RESSMOOTH_UID:-61000}"
 WEAK = re.compile(rb"password1234|postgres:postgres|admin:admin|changeme", re.I)
 PINNED = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==([\w.+!]+)", re.MULTILINE)
 
+FOREIGN = {"caddy": "0:0", "prometheus": "65534:65534"}  # users that own their images' volumes
+
 every_service = pytest.mark.parametrize("name", SERVICES)
 
 
@@ -40,7 +42,8 @@ def test_a_service_has_no_more_rights_than_it_needs(name):
     if name == "db":
         assert set(service["cap_add"]) == {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}
     else:
-        assert service["user"] == USER and "cap_add" not in service
+        assert service["user"] == FOREIGN.get(name, USER)
+        assert service.get("cap_add", []) == (["NET_BIND_SERVICE"] if name == "caddy" else [])
 
 
 @every_service
@@ -65,43 +68,53 @@ def test_only_this_host_reaches_what_is_published():
     assert published == {
         "gate": ["127.0.0.1:${MLFLOW_PORT:-5000}:8000"],
         "dashboard-gate": ["127.0.0.1:${DASHBOARD_PORT:-8080}:8000"],
+        "grafana-gate": ["127.0.0.1:${GRAFANA_PORT:-3000}:8000"],
+        "caddy": ["${TLS_ADDRESS:-0.0.0.0}:80:80", "${TLS_ADDRESS:-0.0.0.0}:443:443"],
     }
+    assert SERVICES["caddy"]["profiles"] == ["tls"]  # only where somebody asks for it
 
 
-def test_only_the_scheduler_has_a_way_out():
+def test_only_three_services_have_a_way_out():
     networks = COMPOSE["networks"]
-    for name in ("data", "ray", "web"):
+    for name in ("store", "cluster", "web"):
         assert networks[name]["internal"] is True
         no_host = networks[name]["driver_opts"]["com.docker.network.bridge.inhibit_ipv4"]
         assert no_host == "true"  # or local users would reach PostgreSQL and Ray
     masquerade = {"com.docker.network.bridge.enable_ip_masquerade": "false"}
     assert networks["edge"] == {"driver_opts": masquerade}
     assert {name: set(service["networks"]) for name, service in SERVICES.items()} == {
-        "db": {"data"},
-        "migrate": {"data"},
-        "backup": {"data"},
-        "mlflow": {"web", "data"},
+        "db": {"store"},
+        "migrate": {"store"},
+        "backup": {"store"},
+        "mlflow": {"web", "store"},
         "gate": {"edge", "web"},
         "dashboard": {"web"},
         "dashboard-gate": {"edge", "web"},
-        "ray-head": {"ray"},
-        "ray-worker": {"data", "ray"},
-        "scheduler": {"outside", "data", "ray", "web"},
-        "study": {"data"},
+        "ray-head": {"cluster"},
+        "ray-worker": {"store", "cluster"},
+        "scheduler": {"outside", "store", "cluster", "web"},
+        "study": {"store"},
+        "alarm": {"outside"},
+        "caddy": {"outside", "web"},
+        "prometheus": {"web"},
+        "grafana": {"web"},
+        "grafana-gate": {"edge", "web"},
     }
 
 
 def test_images_have_a_version():
     for service in SERVICES.values():
         ours = re.escape("${COMPOSE_PROJECT_NAME:-ressmooth}:latest")
-        assert re.fullmatch(rf"{ours}|postgres:\d+\.\d+(@sha256:.*)?", service["image"])
+        foreign = r"(postgres|caddy|prom/prometheus|grafana/grafana):v?\d+\.\d+[.\d]*(@sha256:.*)?"
+        assert re.fullmatch(rf"{ours}|{foreign}", service["image"])
     bases = re.findall(r"^FROM (\S+)", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
     assert set(bases) == {"python:3.11-slim", "dependencies"}
 
 
 def test_one_service_builds_the_image_of_all():
     assert [name for name, service in SERVICES.items() if "build" in service] == ["migrate"]
-    ours = {name for name, service in SERVICES.items() if "postgres" not in service["image"]}
+    ours = {name for name, service in SERVICES.items() if "PROJECT" in service["image"]}
+    assert len(ours) > 8
     assert {SERVICES[name]["pull_policy"] for name in ours} == {"never"}
 
 
@@ -167,6 +180,11 @@ def test_secrets_are_files_that_must_be_there_and_are_given_to_whom_needs_them()
         "ray-worker": {"ray_token"},
         "scheduler": {"launcher_password", "mlflow_launcher_password", "ray_token", "webhook"},
         "study": {"launcher_password", "mlflow_launcher_password"},
+        "alarm": {"webhook"},
+        "caddy": set(),
+        "prometheus": set(),
+        "grafana": {"grafana_password"},
+        "grafana-gate": set(),
     }
 
 
@@ -216,6 +234,7 @@ def test_a_command_starts_no_service_and_trains_nothing_itself():
         "RESSMOOTH_USER": "${USER:-unknown}",
         "RESSMOOTH_COMMAND": "docker compose run --rm study ressmooth",
         "RESSMOOTH_SERVE": "docker compose up -d",
+        "RESSMOOTH_REPORTS": "/reports",
     }
 
 
@@ -248,10 +267,10 @@ def test_a_worker_on_another_machine_is_the_same_worker():
 
 
 def test_a_service_that_hangs_is_restarted():
-    """By `health`, which kills it. PostgreSQL and backups only become unhealthy."""
+    """By `health`, which kills it. Services of other images only become unhealthy."""
     watched = {name: s["healthcheck"]["test"] for name, s in SERVICES.items() if "healthcheck" in s}
     hanging = {name for name, test in watched.items() if test[:2] != ["CMD", "health"]}
-    assert hanging == {"db", "backup"}
+    assert hanging == {"db", "backup", "caddy", "prometheus", "grafana"}
 
 
 def test_health_kills_what_fails_twice_after_it_was_healthy(tmp_path):

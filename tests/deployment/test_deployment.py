@@ -7,6 +7,7 @@ Run it with `pytest -m deployment` where Docker answers. COMPOSE sets a command 
 import base64
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -52,6 +53,14 @@ ROWS = """
     SELECT table_name, (xpath('/row/c/text()', query_to_xml(
         format('SELECT count(*) AS c FROM %I', table_name), false, true, '')))[1]::text::int
     FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1
+"""
+LISTEN = """
+import socket, sys
+listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+listener.bind(("0.0.0.0", 8001))
+with open(sys.argv[1], "wb", 0) as heard:
+    while True:
+        heard.write(listener.recv(100))
 """
 DATABASES = ("results", "mlflow", "mlflow_auth")
 pytestmark = pytest.mark.deployment
@@ -123,6 +132,13 @@ class Deployment:
             text=True,
         )
 
+    def start_exec(self, service, script):
+        command = [*self.compose_command, "exec", "-T", service, "sh", "-c", script]
+        return subprocess.Popen(command, cwd=self.directory, env=self.environment)
+
+    def init_secrets(self):
+        return run("docker/init-secrets", cwd=self.directory, env=self.environment, check=True)
+
     def secret(self, name):
         return (self.directory / "secrets" / name).read_text()
 
@@ -169,10 +185,10 @@ class Deployment:
 
         wait_for(lambda: not unwell(), seconds, unwell)
 
-    def get(self, path="/", host=None, password=None):
+    def get(self, path="/", host=None, password=None, user="admin"):
         headers = {"Host": host or f"localhost:{self.port}"}
         if password is not None:
-            login = base64.b64encode(f"admin:{password}".encode()).decode()
+            login = base64.b64encode(f"{user}:{password}".encode()).decode()
             headers["Authorization"] = f"Basic {login}"
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
         try:
@@ -195,10 +211,11 @@ def deployment(tmp_path_factory):
         pytest.skip("no Docker engine answers here")
     deployment = Deployment(tmp_path_factory.mktemp("deployment"))
     deployment.refused = deployment.compose("up", "-d", check=False)
-    run(deployment.directory / "docker" / "init-secrets", check=True)
+    deployment.init_secrets()
     deployment.compose("build")
     yield deployment
-    deployment.compose("--profile", "dashboard", "--profile", "study", "down", "-v", "-t", "10")
+    profiles = [word for name in ("dashboard", "study", "tls") for word in ("--profile", name)]
+    deployment.compose(*profiles, "down", "-v", "-t", "10")
 
 
 def test_without_secrets_it_says_what_to_run(deployment):
@@ -209,8 +226,10 @@ def test_without_secrets_it_says_what_to_run(deployment):
 def test_secrets_are_strong_and_stay(deployment):
     names = [path.name for path in (deployment.directory / "secrets").iterdir()]
     before = {name: deployment.secret(name) for name in names}
-    assert len(set(before.values())) == 7 and all(len(value) == 64 for value in before.values())
-    run(deployment.directory / "docker" / "init-secrets", check=True)
+    assert before.pop("webhook") == ""
+    names.remove("webhook")
+    assert len(set(before.values())) == 10 and all(len(value) == 64 for value in before.values())
+    deployment.init_secrets()
     assert {name: deployment.secret(name) for name in names} == before
     assert (deployment.directory / "secrets").stat().st_mode & 0o777 == 0o700
 
@@ -222,7 +241,7 @@ def test_all_services_come_up_healthy(deployment):
     deployment.opened = {tuple(address) for address in listening() - before}
     names = {name for name, _ in deployment.containers()}
     services = {"db", "migrate", "mlflow", "ray-head", "ray-worker", "scheduler", "backup"}
-    assert names == services
+    assert names == services | {"gate", "alarm"}
 
 
 def test_a_study_is_submitted_shown_and_in_postgresql(deployment):
@@ -272,7 +291,7 @@ def test_no_service_has_more_rights_than_it_needs(deployment):
         user, capabilities, *refusals = inside.splitlines()
         assert len(refusals) == 2 and all("Read-only" in line for line in refusals), name
         if name != "db":
-            assert user == "10001" and int(capabilities.split()[1], 16) == 0, name
+            assert user == "61000" and int(capabilities.split()[1], 16) == 0, name
     processes = "for p in /proc/[0-9]*; do echo $(cat $p/comm) $(grep ^Uid $p/status); done"
     database = deployment.compose("exec", "-T", "db", "sh", "-c", processes).stdout
     users = [line.split()[2] for line in database.splitlines() if line.startswith("postgres")]
@@ -281,6 +300,7 @@ def test_no_service_has_more_rights_than_it_needs(deployment):
 
 def test_passwords_are_in_no_command_line(deployment):
     secrets = [path.read_text() for path in (deployment.directory / "secrets").iterdir()]
+    secrets.remove("")  # the webhook
     running = [c["Id"] for _, c in deployment.containers() if c["State"]["Running"]]
     lines = [line for id in running for line in run("docker", "top", id).stdout.splitlines()]
     assert len(lines) > 2 * len(running)  # a header and at least a process each
@@ -288,7 +308,7 @@ def test_passwords_are_in_no_command_line(deployment):
 
 
 @pytest.fixture
-def world():
+def world(tmp_path):
     """A machine beyond this one, which like the internet knows no way back to a container."""
     if os.geteuid() != 0:
         pytest.skip("making a network needs root")
@@ -301,20 +321,85 @@ def world():
         "-n world link set eth0 up",
     ):
         subprocess.run(["ip", *command.split()], check=True)
-    serve = ["ip", "netns", "exec", "world", sys.executable, "-m", "http.server", "8000"]
-    with subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        yield "timeout", "5", "bash", "-c", "< /dev/tcp/198.51.100.2/8000"
+    inside = ["ip", "netns", "exec", "world", sys.executable]
+    serve = [*inside, "-m", "http.server", "8000"]
+    heard = tmp_path / "heard"
+    listen = [*inside, "-c", LISTEN, heard]
+    with (
+        subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
+        subprocess.Popen(listen) as listener,
+    ):
+        wait_for(heard.exists, 30)
+        yield heard
         server.kill()
+        listener.kill()
     run("ip", "netns", "delete", "world")
 
 
 def test_only_the_scheduler_reaches_the_world(deployment, world):
-    for name in ("db", "mlflow", "ray-head", "ray-worker"):
-        done = deployment.compose("exec", "-T", name, *world, check=False)
-        assert done.returncode in (1, 124), name  # no route, or no answer
-    shut = deployment.compose("run", "--rm", "-T", "study", *world, check=False)
-    assert shut.returncode in (1, 124)
-    deployment.compose("exec", "-T", "scheduler", *world)
+    tcp = "timeout", "5", "bash", "-c", "< /dev/tcp/198.51.100.2/8000"
+    shut = ("db", "mlflow", "ray-head", "ray-worker", "backup")
+    commands = {name: ["exec", "-T", name] for name in (*shut, "gate", "alarm", "scheduler")}
+    commands["study"] = ["run", "--rm", "-T", "study"]
+    reached = {
+        name
+        for name, command in commands.items()
+        if deployment.compose(*command, *tcp, check=False).returncode == 0
+    }
+    assert reached == {"scheduler", "alarm"}
+    for name, command in commands.items():
+        udp = "timeout", "5", "bash", "-c", f"echo {name} > /dev/udp/198.51.100.2/8001"
+        deployment.compose(*command, *udp, check=False)
+    wait_for(lambda: "scheduler" in world.read_text(), 10)
+    assert set(world.read_text().split()) <= {"scheduler", "alarm", "gate"}  # gate only forwards
+
+
+def reaches(address, port):
+    """Whether this host reaches a container, and not a machine elsewhere with that address."""
+    route = run("ip", "route", "get", address).stdout
+    try:
+        socket.create_connection((address, port), 3).close()
+    except OSError:
+        return False
+    return " dev br-" in route
+
+
+def test_users_of_the_host_reach_no_service_past_its_gate(deployment):
+    ports = {"db": 5432, "ray-head": 6379, "ray-worker": 6380, "mlflow": 5000, "scheduler": 9464}
+    ports["gate"] = 8000
+    reached = {
+        (name, network.rpartition("_")[2])
+        for name, port in ports.items()
+        for _, container in deployment.containers(name)
+        for network, where in container["NetworkSettings"]["Networks"].items()
+        if reaches(where["IPAddress"], port)
+    }
+    assert reached == {("gate", "edge")}
+
+
+def test_launchers_have_no_more_rights_than_they_need(deployment):
+    tries = """
+import os, psycopg, mlflow
+from mlflow.server.auth.client import AuthServiceClient
+connection = psycopg.connect(os.environ["RESSMOOTH_DATABASE_URL"], autocommit=True)
+for sql in ("DROP TABLE epoch", "TRUNCATE epoch", "ALTER TABLE epoch ADD x int",
+            "CREATE TABLE x (y int)", "UPDATE ressmooth_version SET version_num = '0'"):
+    try:
+        connection.execute(sql)
+        print("allowed", sql)
+    except psycopg.errors.InsufficientPrivilege:
+        print("refused")
+print(connection.execute("SELECT count(*) > 0 FROM epoch").fetchone())
+print(len(mlflow.search_experiments()) > 1)
+try:
+    AuthServiceClient(mlflow.get_tracking_uri()).create_user("eve", "long enough to be one")
+    print("allowed")
+except mlflow.MlflowException:
+    print("refused")
+"""
+    for command in (["exec", "-T", "scheduler", "entrypoint"], ["run", "--rm", "-T", "study"]):
+        done = deployment.compose(*command, "python", "-W", "ignore", "-c", tries)
+        assert done.stdout.split("\n")[-9:-1] == ["refused"] * 5 + ["(True,)", "True", "refused"]
 
 
 def test_a_command_starts_and_changes_no_service(deployment):
@@ -324,10 +409,72 @@ def test_a_command_starts_and_changes_no_service(deployment):
     before = containers()
     environment = deployment.directory / ".env"
     settings = environment.read_text()
-    environment.write_text(settings.replace("RAY_WORKER_MEMORY=64g", "RAY_WORKER_MEMORY=63g"))
+    changed = re.sub(r"^RAY_WORKER_MEMORY=.*", "RAY_WORKER_MEMORY=9g", settings, flags=re.MULTILINE)
+    assert changed != settings
+    environment.write_text(changed)
     assert "quickstart" in deployment.study("ressmooth", "list").stdout
     environment.write_text(settings)
     assert containers() == before
+
+
+def test_a_service_of_another_build_gets_no_work(deployment):
+    old = "RESSMOOTH_BUILD=00000000 ressmooth "
+    looked = deployment.study("sh", "-c", old + "list")
+    assert "quickstart" in looked.stdout and "warning: this is ressmooth" in looked.stderr
+    resume = ["run", "--rm", "-T", "study", "sh", "-c", old + "resume quickstart"]
+    refused = deployment.compose(*resume, check=False)
+    assert refused.returncode == 2 and "+00000000, but the service" in refused.stderr
+    assert deployment.state("quickstart") == "ended"
+
+
+def test_every_member_of_the_group_docker_can_use_it(deployment, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    config = tmp_path / "docker"
+    shutil.copytree(Path.home() / ".docker", config, dirs_exist_ok=True)
+    for place in (config, *config.parents, deployment.directory, *deployment.directory.parents):
+        if "pytest-of" in str(place):
+            place.chmod(0o755)
+    another = {"user": 54321, "group": Path("/var/run/docker.sock").stat().st_gid}
+    options = another | {"extra_groups": [], "cwd": deployment.directory}
+    environment = deployment.environment | {"DOCKER_CONFIG": str(config), "HOME": str(tmp_path)}
+    shut = run("cat", "secrets/db_password", **options)
+    assert "Permission denied" in shut.stderr
+    listed = [*deployment.compose_command, "run", "--rm", "-T", "study", "ressmooth", "list"]
+    done = run(*listed, env=environment, **options)
+    assert "quickstart" in done.stdout, done.stderr
+
+
+def test_another_clone_is_another_installation(deployment, tmp_path):
+    clone = tmp_path / deployment.directory.name  # a directory of the same name
+    shutil.copytree(deployment.directory, clone, ignore=shutil.ignore_patterns("secrets", ".env"))
+    before = {(name, c["Id"]) for name, c in deployment.containers()}
+    foreign = run("docker/init-secrets", cwd=clone, env=deployment.environment)
+    assert foreign.returncode == 2 and not (clone / "secrets").exists()
+    assert f"belongs to another installation, in {deployment.directory}" in foreign.stderr
+    own = {k: v for k, v in deployment.environment.items() if k != "COMPOSE_PROJECT_NAME"}
+    run("docker/init-secrets", cwd=clone, env=own, check=True)
+    config = run(*deployment.compose_command, "config", cwd=clone, env=own).stdout
+    (image,) = set(re.findall(r"image: (ressmooth\S*)", config))
+    assert re.fullmatch("ressmooth-[0-9a-f]{8}:latest", image)
+    assert {(name, c["Id"]) for name, c in deployment.containers()} == before
+
+
+def test_what_hangs_is_restarted_and_nobody_waits_for_mlflow(deployment):
+    raylet = "kill -STOP $(grep -lx raylet /proc/[0-9]*/comm | cut -d/ -f3)"
+    before = {name: c["RestartCount"] for name, c in deployment.containers("mlflow", "ray-worker")}
+    freeze = deployment.start_exec("mlflow", "kill -STOP -1")
+    deployment.compose("exec", "-T", "ray-worker", "sh", "-c", raylet)
+    assert "quickstart" in deployment.study("ressmooth", "list").stdout
+
+    def restarted():
+        now = dict(deployment.containers("mlflow", "ray-worker"))
+        return all(now[name]["RestartCount"] > count for name, count in before.items())
+
+    wait_for(restarted, 240)
+    freeze.kill()
+    deployment.wait_until_healthy()
+    assert "does not answer" in deployment.compose("logs", "mlflow").stdout
 
 
 def test_a_calm_study(deployment):
@@ -416,20 +563,68 @@ def test_a_worker_that_crashes_comes_back(deployment):
 
 
 def test_workers_can_be_scaled(deployment):
-    deployment.compose("up", "-d", "--scale", "ray-worker=2")
+    deployment.environment["RAY_WORKERS"] = "2"
+    deployment.compose("up", "-d")
     deployment.wait_until_healthy()
     deployment.compose("restart", "scheduler")  # it counts its nodes when it starts
     deployment.wait_until_healthy()
     plan = deployment.study("python", "-m", "ressmooth.study", "calm.toml", "--dry-run")
     cores = 2 * len(os.sched_getaffinity(0))
     assert f"with {cores} CPUs" in " ".join(plan.stdout.split())
-    deployment.compose("up", "-d", "--scale", "ray-worker=1")
+    del deployment.environment["RAY_WORKERS"]
+    deployment.compose("up", "-d")
+
+
+def test_a_worker_of_another_build_gets_no_runs(deployment):
+    other = "RESSMOOTH_BUILD=00000000 exec ray-node worker"
+    options = ["run", "-d", "--no-deps", "--name", "ressmooth-test-other", "ray-worker"]
+    deployment.compose(*options, "sh", "-c", other)
+    try:
+        time.sleep(20)
+        deployment.compose("restart", "scheduler")
+        wait_for(lambda: "another version of ressmooth" in deployment.logs(), 120, deployment.logs)
+        deployment.wait_until_healthy()
+        cores = len(os.sched_getaffinity(0))
+        queue = " ".join(deployment.study("ressmooth", "queue").stdout.split())
+        assert f"with {cores} CPUs" in queue
+    finally:
+        run("docker", "rm", "-f", "ressmooth-test-other")
+
+
+def test_an_upgrade_is_one_command_and_studies_go_on(deployment):
+    (deployment.directory / "studies" / "upgraded.toml").write_text(STUDY.format(name="upgraded"))
+    deployment.submit("upgraded.toml")
+    wait_for(lambda: deployment.epochs("upgraded") > 20, 120)
+    with open(deployment.directory / "ressmooth" / "build.py", "a") as source:
+        source.write("# a newer version\n")
+    ((_, before),) = deployment.containers("scheduler")
+    environment = deployment.environment | {"COMPOSE": " ".join(deployment.compose_command)}
+    done = run("docker/upgrade", "--no-pull", cwd=deployment.directory, env=environment)
+    assert done.stdout.endswith("upgrade: done; studies go on\n"), done.stdout + done.stderr
+    assert "upgrade: backed up: 2" in done.stdout
+    ((_, after),) = deployment.containers("scheduler")
+    assert after["Image"] != before["Image"]
+    assert run("docker", "image", "inspect", before["Image"]).returncode != 0  # removed
+    wait_for(lambda: deployment.state("upgraded") == "ended", 300, deployment.logs)
+    assert deployment.results("upgraded") == deployment.results("calm")
+    assert deployment.attempts("upgraded") > 1
+
+
+def test_a_colleague_gets_an_account_in_one_command(deployment):
+    told = deployment.compose("exec", "-T", "mlflow", "add-account", "carl").stdout
+    password = told.split()[-1]
+    path = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=quickstart"
+    assert deployment.get(path, password=password, user="carl") == 200
+    assert deployment.get("/api/2.0/mlflow/users/list", password=password, user="carl") == 403
+    again = deployment.compose("exec", "-T", "mlflow", "add-account", "carl", check=False)
+    assert again.returncode == 1 and "there is one already" in again.stderr
 
 
 def test_optunas_dashboard_shows_an_exported_study(deployment):
     out = ["--format", "optuna", "--out", "/home/ressmooth/optuna.db"]
     deployment.study("ressmooth", "export", "quickstart", *out)
-    deployment.compose("--profile", "dashboard", "up", "-d", "dashboard")
+    both = ("dashboard", "dashboard-gate")
+    deployment.compose("--profile", "dashboard", "up", "-d", *both)
     deployment.wait_until_healthy()
     address = f"http://127.0.0.1:{deployment.dashboard}/api/studies"
     with urllib.request.urlopen(address, timeout=30) as answer:
@@ -439,7 +634,14 @@ def test_optunas_dashboard_shows_an_exported_study(deployment):
         "quickstart laplace",
         "quickstart logistic",
     }
-    deployment.compose("--profile", "dashboard", "rm", "-sf", "dashboard")
+    deployment.study("ressmooth", "export", "calm", *out, "--force")
+    with urllib.request.urlopen(address, timeout=30) as answer:  # the new export
+        studies = json.load(answer)["study_summaries"]
+    assert {one["study_name"] for one in studies} == {"calm sgd", "calm laplace"}
+    rebound = urllib.request.Request(address, headers={"Host": f"evil.com:{deployment.dashboard}"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(rebound, timeout=30)
+    deployment.compose("--profile", "dashboard", "rm", "-sf", *both)
 
 
 def test_it_stops_cleanly_and_keeps_everything(deployment):

@@ -1,13 +1,15 @@
 """/metrics for Prometheus, read over HTTP and by its own parser."""
 
+import json
 import re
 import time
 import urllib.request
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from helpers.records import free_port
-from helpers.store_rows import ENVIRONMENT, add_trial, epoch, record, spec
+from helpers.store_rows import ENVIRONMENT, add_trial, epoch, record, set_state, spec
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ressmooth.errors import ConfigError
@@ -181,3 +183,27 @@ def test_of_rays_nodes_the_number_of_gpus_is_shown(server, store):
     found = scrape(server)
     assert (found["ressmooth_gpus", "ray"], found["ressmooth_gpus", "box"]) == (2, 0)
     assert found["ressmooth_workers", "ray"] == 1
+
+
+def test_runs_are_counted_by_study_while_it_is_active(server, store):
+    record(store)
+    assert ("ressmooth_study_runs", "demo", "running") not in scrape(server)  # it is stopped
+    set_state(store, store.study("demo").id, "running")
+    assert scrape(server)["ressmooth_study_runs", "demo", "running"] == 1
+
+
+def test_grafanas_dashboard_asks_for_metrics_that_exist(server, store):
+    record(store)
+    set_state(store, store.study("demo").id, "running")
+    gpu = Gpu(0, "A100", memory_total=40960.0, memory_used=1024.0, utilization=50.0, power=None)
+    holder = Holder.here()
+    assert store.acquire_service(holder, "local")
+    nodes = [{"node": "box", "workers": 2, "gpus": [asdict(gpu)]}]
+    store.service_heartbeat(holder, "2 workers", nodes, {})
+    exported = {name for name, *_ in scrape(server)}
+    file = Path(__file__).parents[2] / "docker" / "grafana" / "dashboards" / "ressmooth.json"
+    panels = json.loads(file.read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(expressions) == 8
+    for expression in expressions:
+        assert set(re.findall(r"ressmooth_\w+", expression)) & exported, expression
