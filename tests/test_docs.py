@@ -18,7 +18,8 @@ from ressmooth.cli import main
 from ressmooth.config import LEARNING_RATE, NAMES, PREFIXES, PROTOCOL, RunConfig
 from ressmooth.engines.catalogue import catalogue
 from ressmooth.spec import load
-from ressmooth.spec.schema import Race, Resources, Search, Study
+from ressmooth.spec.race import Race
+from ressmooth.spec.schema import Resources, Search, Study
 from ressmooth.study import main as study_command
 
 ROOT = Path(__file__).parent.parent

@@ -39,7 +39,8 @@ def _row(trial: TrialRow, placing: Placing | None, by_id: Mapping[int, TrialRow]
 
 def _reason(placing: Placing) -> str:
     """Say why the race ended for a configuration."""
-    chance = f"{100 * (placing.chance or 0.0):.1f} %"
+    percent = 100 * (placing.chance or 0.0)
+    chance = f"{percent:.1f} %" if percent >= 0.05 else "under 0.1 %"
     match placing.result:
         case RaceResult.DROPPED:
             return f"{chance} chance to pass it"

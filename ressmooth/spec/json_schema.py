@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from ressmooth.config import NAMES, OWN_PROTOCOL, PREFIXES, RunConfig
 from ressmooth.plugins import NO_PLUGINS, Parameter, Plugins
 from ressmooth.spec import schema
+from ressmooth.spec.race import Race
 from ressmooth.spec.reader import MAX_VALUES, SETTINGS, UNSEARCHED
 
 Node = dict[str, Any]  # of a JSON Schema
@@ -46,7 +47,7 @@ def study_schema(plugins: Plugins = NO_PLUGINS) -> Node:
 
 def _seeds(node: Node) -> Node:
     """Return what `seeds` may be: a number, or a race."""
-    fields = _properties(schema.Race)
+    fields = _properties(Race)
     fields["race"] = {"description": fields["race"]["description"], "const": True}
     number = {key: node.pop(key) for key in ("type", "minimum", "maximum")}
     return {**node, "anyOf": [number, {**_object("", fields), "required": ["race"]}]}

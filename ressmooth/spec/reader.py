@@ -13,7 +13,8 @@ from ressmooth.errors import ConfigError, did_you_mean
 from ressmooth.plugins import NO_PLUGINS, TYPES, Plugins, find, restore
 from ressmooth.spec import checks, files, schema, sharing, toml
 from ressmooth.spec.errors import ErrorCollector
-from ressmooth.spec.schema import Arm, Choices, Point, Race, Range, Search, Study, StudySpec
+from ressmooth.spec.race import Race
+from ressmooth.spec.schema import Arm, Choices, Point, Range, Search, Study, StudySpec
 from ressmooth.spec.toml import Key, Tree, shorten
 
 MAX_VALUES = 1_000  # of one grid or choice

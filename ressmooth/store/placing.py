@@ -1,4 +1,4 @@
-"""What a race of seeds has decided about a trial: a row of the table `placing`."""
+"""What a race of seeds has decided about a trial: a row of the table `race`."""
 
 from dataclasses import dataclass
 from enum import StrEnum

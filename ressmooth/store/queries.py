@@ -18,9 +18,8 @@ from sqlalchemy import (
 )
 
 from ressmooth.config import METRIC
-from ressmooth.store import placing
 from ressmooth.store.database import Part, reading
-from ressmooth.store.placing import RaceResult
+from ressmooth.store.placing import Placing, RaceResult
 from ressmooth.store.rows import (
     TERMINAL,
     Problem,
@@ -31,13 +30,13 @@ from ressmooth.store.rows import (
     TrialRow,
     Winner,
 )
-from ressmooth.store.tables import Baseline, Placing, Run, Study, Trial
+from ressmooth.store.tables import Baseline, Race, Run, Study, Trial
 
 PAGE = 50  # trials that are loaded at once
 
 # Statements are built once, because SQLAlchemy takes longer to build one than to run it.
 SEARCHED = (Trial.study_id == bindparam("of_study")) & Trial.confirms.is_(None)
-OUT = select(Placing.trial_id).where(Placing.result.in_((RaceResult.DROPPED, RaceResult.BEHIND)))
+OUT = select(Race.trial_id).where(Race.result.in_((RaceResult.DROPPED, RaceResult.BEHIND)))
 # Confirmations are never selected, nor who has lost a race: it was trained with fewer seeds.
 # A running trial with a value is in a race.
 HAS_VALUE = Trial.state.in_((State.COMPLETE, State.RUNNING)) & Trial.value.is_not(None)
@@ -152,7 +151,7 @@ class Queries(Part):
         ]
 
     @reading
-    def race(self, connection: Connection, study_id: int) -> list[placing.Placing]:
+    def race(self, connection: Connection, study_id: int) -> list[Placing]:
         """Return what a study's race has decided, by trial."""
         return race_of(connection, study_id)
 
@@ -190,10 +189,10 @@ class Queries(Part):
         return [PublishedFigure(*row) for row in rows]
 
 
-def race_of(connection: Connection, study_id: int) -> list[placing.Placing]:
-    query = select(Placing.__table__).join(Trial, Placing.trial_id == Trial.id)
-    query = query.where(Trial.study_id == study_id).order_by(Placing.trial_id)
-    return [placing.Placing(*row) for row in connection.execute(query)]
+def race_of(connection: Connection, study_id: int) -> list[Placing]:
+    query = select(Race.__table__).join(Trial, Race.trial_id == Trial.id)
+    query = query.where(Trial.study_id == study_id).order_by(Race.trial_id)
+    return [Placing(*row) for row in connection.execute(query)]
 
 
 def _in_order(states: dict[State, int]) -> dict[State, int]:

@@ -18,10 +18,10 @@ from ressmooth.spec import (
     select_trials,
     with_name,
 )
-from ressmooth.store import placing
 from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.lease import check_held, holder_of
 from ressmooth.store.outbox import announce
+from ressmooth.store.placing import Placing
 from ressmooth.store.queries import race_of, trials_where
 from ressmooth.store.rows import Priority, State, StudyRow, StudyState, TrialRow
 from ressmooth.store.runs import check_terminal, reopen
@@ -29,7 +29,7 @@ from ressmooth.store.tables import (
     Epoch,
     Notification,
     Outbox,
-    Placing,
+    Race,
     Run,
     Study,
     Trial,
@@ -83,7 +83,7 @@ class Studies(Part):
         connection.execute(delete(Epoch).where(Epoch.run_id.in_(runs)))
         connection.execute(delete(Outbox).where(Outbox.study_id == study_id))
         connection.execute(delete(Notification).where(Notification.study_id == study_id))
-        connection.execute(delete(Placing).where(Placing.trial_id.in_(trials)))
+        connection.execute(delete(Race).where(Race.trial_id.in_(trials)))
         connection.execute(delete(Run).where(Run.trial_id.in_(trials)))
         connection.execute(delete(Trial).where(Trial.study_id == study_id))
         connection.execute(delete(Study).where(Study.id == study_id))
@@ -146,16 +146,16 @@ class Studies(Part):
 
     @writing
     def record_race(
-        self, connection: Connection, study_id: int, placings: Sequence[placing.Placing]
+        self, connection: Connection, study_id: int, placings: Sequence[Placing]
     ) -> None:
         """Replace what is recorded of a study's race, and announce it if that is something new."""
         check_held(connection, self.holder, study_id)
         if race_of(connection, study_id) == sorted(placings, key=lambda each: each.trial_id):
             return
         trials = select(Trial.id).where(Trial.study_id == study_id)
-        connection.execute(delete(Placing).where(Placing.trial_id.in_(trials)))
+        connection.execute(delete(Race).where(Race.trial_id.in_(trials)))
         if placings:
-            connection.execute(insert(Placing), [asdict(each) for each in placings])
+            connection.execute(insert(Race), [asdict(each) for each in placings])
         announce(connection, study_id)
 
 

@@ -1,7 +1,7 @@
 """The tables of the database. Their history is in `migrations`.
 
     study 1─n trial 1─n run 1─n epoch
-    placing: what a race of seeds decided about a trial
+    race: what a race of seeds decided about a trial
     baseline: the published figures        outbox: events to deliver to MLflow
     service: who executes submitted studies    notification: messages for the webhook
 
@@ -187,7 +187,7 @@ class Trial(Base):
     finished_at: Mapped[datetime | None]
 
 
-class Placing(Base):
+class Race(Base):
     trial_id: Mapped[int] = mapped_column(
         sa.ForeignKey("trial.id"), primary_key=True, autoincrement=False
     )

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from helpers.launch import CURVES, EPOCHS, RESULTS, TINY, query
+from helpers.launch import CURVES, EPOCHS, PLACINGS, RESULTS, TINY, query
 
 from ressmooth.training.checkpoint import sha256
 
@@ -90,6 +90,21 @@ def test_selected_configurations_are_confirmed_alike(engine, study, tmp_path, co
     assert "The seeds shown are fresh" in done.stdout
     ((text,),) = query(home, "SELECT file_text FROM study")
     assert "confirm = 2" in text and "seeds = 1" in text  # the study as it ran
+
+
+@pytest.mark.slow
+def test_a_race_is_the_same_on_both_engines(engine, local_engine, study, tmp_path):
+    study.write_text(TINY.format(epochs=3).replace("[0.3, 0.5]", "[0.3, 5.0, 20.0]"))
+    race = ("--set", "seeds={ race = true, at_most = 5 }")
+    rows = []
+    for each in (local_engine, engine):
+        home = tmp_path / f"{each.name}-{len(rows)}"
+        done = each.launch(study, home, *race)
+        assert done.returncode == 0, done.stderr
+        rows.append([query(home, sql) for sql in (RESULTS, CURVES, PLACINGS)])
+    assert rows[0] == rows[1]
+    results, _, placings = rows[0]
+    assert 10 < len(results) < 25 and len(placings) == 5
 
 
 @pytest.mark.slow

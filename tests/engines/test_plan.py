@@ -59,3 +59,12 @@ def test_the_plan_names_the_rungs(tmp_path):
     assert "after 1, 3 of 9 epochs" in plan(
         spec, LocalEngine(spec.resources, 1), tmp_path, None, ""
     )
+
+
+def test_a_race_is_planned_from_its_fewest_to_its_most_runs(tmp_path):
+    arms = {"sgd": {"method": "mse"}, "smooth": {"b": {"grid": [0.1, 0.3]}}}
+    race = {"race": True, "at_least": 2, "at_most": 5}
+    spec = specs.study(arms, seeds=race, confirm=3)
+    assert counts(spec, tmp_path) == "at least 12 runs in about 12 rounds"
+    text = plan(spec, LocalEngine(spec.resources, 1), tmp_path, None, "")
+    assert "Seeds race: 12 to 21 runs." in text

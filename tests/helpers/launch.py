@@ -38,6 +38,11 @@ CURVES = """
     FROM epoch JOIN run ON run.id = epoch.run_id JOIN trial ON trial.id = run.trial_id
     ORDER BY arm, params, seed, epoch
 """
+PLACINGS = """
+    SELECT trial.arm, trial.params, result, seeds, rival.arm, chance, e_value
+    FROM race JOIN trial ON trial.id = trial_id LEFT JOIN trial AS rival ON rival.id = rival_id
+    ORDER BY trial.arm, trial.params
+"""
 
 
 def command(file, home, *options):

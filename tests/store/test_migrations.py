@@ -101,7 +101,7 @@ def test_upgrading_creates_the_tables_once(store_url):
     assert upgrade(store_url) == ("0004", "0004")
     assert store.curve(attempt.run_id) == before
     tables = {"study", "trial", "run", "epoch", "baseline", "outbox", "ressmooth_version"}
-    tables |= {"service", "notification", "placing"}
+    tables |= {"service", "notification", "race"}
     with store.database.engine.connect() as connection:
         assert set(inspect(connection).get_table_names()) == tables
     store.close()

@@ -172,3 +172,22 @@ def test_running_runs_say_where_they_run(store, holder):
     assert (run.study, run.arm, run.params, run.seed) == ("where", "laplace", {"b": 0.5}, 1)
     assert (run.host, run.gpus, run.device) == ("node1", "0", "cuda")
     assert (run.last_epoch, run.epochs) == (2, 3) and run.started_at is not None
+
+
+def test_a_race_is_counted_as_the_live_view_counts_it(store, holder):
+    """The total is what is known so far, and is never passed."""
+    race = {"race": True, "at_least": 2, "at_most": 6}
+    spec, study_id = submit(store, "s", seeds=race)
+    begin(store, study_id, holder)
+    planner = Planner(store, study_id, spec)
+    totals = set()
+    while (run := planner.next()) is not None:
+        attempt = store.claim(run.id, records.ENVIRONMENT)
+        store.finish_run(attempt, "complete", max_acc=80.0 + run.id % 3)
+        planner.run_ended(run)
+        (study,) = store.queue().studies
+        progress = count_runs(store.trials(study_id), spec)
+        assert (study.runs_done, study.runs_known) == (progress.runs_done, progress.runs_known)
+        assert study.runs_done <= study.runs_known
+        totals.add(study.runs_known)
+    assert len(totals) > 1 and study.runs_done == study.runs_known

@@ -54,7 +54,7 @@ def upgrade() -> None:
         sa.Column("sent_at", sa.DateTime(timezone=True)),
     )
     op.create_table(
-        "placing",
+        "race",
         sa.Column(
             "trial_id",
             sa.Integer,
