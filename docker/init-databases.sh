@@ -1,6 +1,7 @@
 #!/bin/sh
-# Create a database and a role per client, and the role `launcher`, which owns nothing. The postgres
-# image runs this on an empty volume, and docker/upgrade on an older one. It also sets the passwords.
+# Create a database and a role per client, and the roles `launcher` and `viewer`, which own nothing.
+# The postgres image runs this on an empty volume, and docker/upgrade on an older one. It also sets
+# the passwords.
 set -eu
 role() {
     psql -q -v ON_ERROR_STOP=1 -v name="$1" -v secret="/run/secrets/$1_password" -U postgres -d postgres <<'SQL'
@@ -29,4 +30,6 @@ for name in results mlflow mlflow_auth; do
     database "$name"
 done
 role launcher
-psql -q -v ON_ERROR_STOP=1 -U postgres -d postgres -c 'GRANT CONNECT ON DATABASE results TO launcher'
+role viewer
+psql -q -v ON_ERROR_STOP=1 -U postgres -d postgres \
+    -c 'GRANT CONNECT ON DATABASE results TO launcher, viewer'

@@ -157,6 +157,7 @@ def test_secrets_are_files_that_must_be_there_and_are_given_to_whom_needs_them()
             "db_password",
             "results_password",
             "launcher_password",
+            "viewer_password",
             "mlflow_password",
             "mlflow_auth_password",
         },
@@ -168,6 +169,7 @@ def test_secrets_are_files_that_must_be_there_and_are_given_to_whom_needs_them()
         },
         "backup": {"db_password"},
         "mlflow": {
+            "viewer_password",
             "mlflow_password",
             "mlflow_auth_password",
             "mlflow_admin_password",

@@ -228,7 +228,7 @@ def test_secrets_are_strong_and_stay(deployment):
     before = {name: deployment.secret(name) for name in names}
     assert before.pop("webhook") == ""
     names.remove("webhook")
-    assert len(set(before.values())) == 10 and all(len(value) == 64 for value in before.values())
+    assert len(set(before.values())) == 11 and all(len(value) == 64 for value in before.values())
     deployment.init_secrets()
     assert {name: deployment.secret(name) for name in names} == before
     assert (deployment.directory / "secrets").stat().st_mode & 0o777 == 0o700
@@ -252,12 +252,15 @@ def test_a_study_is_submitted_shown_and_in_postgresql(deployment):
     assert "quickstart: ended" in deployment.logs()
 
 
-def test_its_runs_are_in_mlflows_ui_after_the_log_in(deployment, browser):
+def test_studies_and_runs_are_shown_after_the_log_in(deployment, browser):
     browser.get(
         f"http://admin:{deployment.secret('mlflow_admin_password')}@localhost:{deployment.port}"
     )
-    browser.get(f"http://localhost:{deployment.port}/#/experiments")
     wait = WebDriverWait(browser, 60)
+    wait.until(lambda b: "quickstart" in b.page_source and "anna" in b.page_source)
+    if directory := os.environ.get("RESSMOOTH_SCREENSHOTS"):
+        browser.save_screenshot(f"{directory}/deployment-studies.png")
+    browser.get(f"http://localhost:{deployment.port}/mlflow/#/experiments")
     link = wait.until(lambda b: b.find_elements(By.LINK_TEXT, "quickstart"))[0]
     browser.get(link.get_attribute("href").partition("?")[0] + "/runs")
     wait.until(lambda b: b.find_elements(By.CSS_SELECTOR, "[role=gridcell] button"))[0].click()
