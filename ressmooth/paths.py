@@ -1,5 +1,6 @@
 """The places of files: one home directory, with a directory per run in it."""
 
+import errno
 import getpass
 import os
 import shlex
@@ -92,7 +93,10 @@ def make_directory(path: Path) -> None:
             f"Cannot create {path}: a file is in the way; choose another path."
         ) from error
     except OSError as error:
-        raise StorageError(f"Cannot create {path}: {error.strerror}.") from error
+        message = f"Cannot create {path}: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise StorageError(f"{message}.") from error
+        raise ConfigError(f"{message}; choose another path.") from error
 
 
 def run_directory(home: Path, uid: str) -> Path:

@@ -55,6 +55,15 @@ class Commands(Command, click.Group):
             import_module(f"ressmooth.cli.{MODULES[name]}")
         return super().get_command(ctx, name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = did_you_mean(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"{error.message.rstrip('.')}{hint}.", ctx) from None
+
 
 @click.group(cls=Commands, context_settings=HELP_OPTIONS)
 @click.version_option(__version__)

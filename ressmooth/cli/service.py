@@ -14,6 +14,7 @@ from ressmooth.paths import command, only_submits, serve_command
 
 if TYPE_CHECKING:
     from ressmooth.spec import Resources
+    from ressmooth.store import Store
     from ressmooth.tracking.prometheus import MetricsServer
 
 NO_SERVICE = 4  # exit code
@@ -72,7 +73,10 @@ def watch(study: str, home: Path) -> None:
     from ressmooth.engines.watching import watch
 
     store = open_home(home)
-    sys.exit(watch(store, find_study(store, study), home))
+    row = find_study(store, study)
+    if row.state == "queued":
+        _say_if_nobody_serves(store, study, home)
+    sys.exit(watch(store, row, home))
 
 
 @main.command()
@@ -108,11 +112,20 @@ def stop(study: str, home: Path) -> None:
 def resume(study: str, home: Path) -> None:
     """Put STUDY back into the queue of the service."""
     store = open_home(home)
-    service = store.service()
-    check_same_build(service, home)
-    state = store.resume_study(find_study(store, study).id)
+    check_same_build(store.service(), home)
+    row = find_study(store, study)
+    if row.state == "ended" and all(trial.state.is_terminal for trial in store.trials(row.id)):
+        click.echo(f"{study} has ended already")
+        return
+    state = store.resume_study(row.id)
     click.echo(f"{study} is {state}")
-    if not (service and service.is_alive) and state == "queued":
+    if state == "queued":
+        _say_if_nobody_serves(store, study, home)
+
+
+def _say_if_nobody_serves(store: "Store", study: str, home: Path) -> None:
+    service = store.service()
+    if not (service and service.is_alive):
         here = "" if only_submits() else f"; or run it here: {command(home, 'study', study)}"
         message = f"no service is running; start one: {serve_command(home)}{here}"
         click.echo(message, err=True)

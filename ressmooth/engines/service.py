@@ -114,7 +114,11 @@ class Service:
                 return True
             service = self.store.service()
             if not is_standby and service is not None:
-                click.echo(f"standby: {service.holder} serves this home", err=True)
+                click.echo(
+                    f"standby: {service.holder} serves this home; this one waits to take over "
+                    "(Ctrl-C leaves)",
+                    err=True,
+                )
                 is_standby = True
             self.woken.wait(POLL)
         return False

@@ -66,6 +66,11 @@ class ArmResult:
         return self.trials.get(State.COMPLETE, 0)
 
     @property
+    def is_biased(self) -> bool:
+        """Tell whether the seeds shown also selected the configuration."""
+        return self.tried > 1 and not self.is_fresh
+
+    @property
     def searched(self) -> dict[str, Any]:
         """The selected parameters that are not part of the condition."""
         return {key: value for key, value in self.params.items() if key not in self.condition}

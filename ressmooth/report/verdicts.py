@@ -23,7 +23,7 @@ from ressmooth.report.stats import MIN_SEEDS, Difference, Sample
 
 SELECTION = {
     "paper": "Validation uses the test set, as in the paper, so selected figures are "
-    "optimistically biased.",
+    'optimistically biased; selection = "holdout" avoids that.',
     "holdout": "A tenth of the training set was held out for selection; the test set was not used "
     "for it.",
 }
@@ -68,7 +68,7 @@ def verdict(line: Line, comparison: Comparison) -> str:
         f"By {measure.phrase(comparison.statistic)} on {condition_text(comparison.condition)}, "
         f"{_arm_text(line.arm)} reaches {sample_text(line.sample, measure)} and "
         f"{_arm_text(reference)} {sample_text(theirs, measure)}: "
-        f"{_finding(line, comparison.tests)}{_agreement(line)}"
+        f"{_finding(line, comparison.tests)}{_caveat(line, reference)}{_agreement(line)}"
     )
 
 
@@ -111,6 +111,17 @@ def _finding(line: Line, comparisons: int) -> str:
     return f"{what}{undecided} ({', '.join(facts)})"
 
 
+def _caveat(line: Line, reference: ArmResult) -> str:
+    """Say that a decision is about configurations that the same seeds have selected."""
+    is_decided = line.difference is not None and line.difference.is_decided
+    if not is_decided or not (line.arm.is_biased or reference.is_biased):
+        return ""
+    return (
+        ", but these seeds also selected the configurations "
+        f"(best of {line.arm.tried} against best of {reference.tried})"
+    )
+
+
 def _reason_without_test(tested: Difference, comparisons: int) -> str:
     if tested.is_paired and tested.n == 1:
         return f", undecided after {_seeds(tested)}{_least(tested, comparisons)}"
@@ -126,13 +137,11 @@ def _decision(tested: Difference, facts: Sequence[str], comparisons: int) -> str
     if first is not None:
         after = seeds if first == tested.n else f"{first} of {seeds}"
         return f", decided after {after} ({', '.join(facts)})"
-    more = f"not even {MAX_SEEDS} seeds"
+    advice = f"even {MAX_SEEDS:,} seeds per arm would hardly decide so small a difference"
     if tested.more_seeds is not None:
-        more = f"about {count(tested.more_seeds, 'more seed')}"
-    return (
-        f", undecided after {seeds}{_least(tested, comparisons)} ({', '.join(facts)}); "
-        f"if that is the true difference, {more} per arm would decide it"
-    )
+        more = count(tested.more_seeds, "more seed")
+        advice = f"if that is the true difference, about {more} per arm would decide it"
+    return f", undecided after {seeds}{_least(tested, comparisons)} ({', '.join(facts)}); {advice}"
 
 
 def _seeds(tested: Difference) -> str:
@@ -219,6 +228,8 @@ def _test_notes(lines: Sequence[Line]) -> list[str]:
             "Verdicts, and p and intervals of differences, stay valid however often you look and "
             f"add seeds. A verdict takes evidence of {1 / LEVEL:g} : 1 {corrected}."
         )
+        if any(line.arm.is_biased for line in lines):
+            found.append("None of them corrects for selecting configurations by the same seeds.")
     if "Welch" in tests:
         found.append(
             "Arms with fewer than two common seeds are compared by Welch's t-test, which is valid "
@@ -246,7 +257,7 @@ def _first_arm_notes(lines: Sequence[Line]) -> list[str]:
 
 def _seed_notes(arms: Sequence[ArmResult]) -> list[str]:
     """Say whether the seeds shown were used for selection."""
-    biased = [arm for arm in arms if arm.tried > 1 and not arm.is_fresh]
+    biased = [arm for arm in arms if arm.is_biased]
     if not biased:
         is_fresh = any(arm.is_fresh for arm in arms)
         return ["The seeds shown are fresh: none was used for selection."] if is_fresh else []

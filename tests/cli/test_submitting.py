@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
-from helpers import specs
+from helpers import records, specs
 
 from ressmooth import __version__
 from ressmooth.cli import main as ressmooth
@@ -64,6 +64,33 @@ def test_resuming_there_does_not_offer_to_run_the_study(container):
     assert run(ressmooth, "stop", "quickstart").exit_code == 0
     resumed = run(ressmooth, "resume", "quickstart").output
     assert "start one: docker compose up -d" in resumed and "run it here" not in resumed
+
+
+def test_an_ended_study_is_not_queued_again(home):
+    with closing(open_store(default_url(home))) as store:
+        spec = specs.study({"sgd": {"method": "mse"}}, name="done")
+        study_id = records.simulate(store, spec, lambda config: 90.0).id
+        store.end(study_id, StudyState.ENDED, store.begin(study_id, "mia@box"))
+    resumed = run(ressmooth, "resume", "done")
+    assert (resumed.exit_code, resumed.output) == (0, "done has ended already\n")
+    with closing(open_store(default_url(home))) as store:
+        assert store.study("done").state == StudyState.ENDED
+
+
+def test_watching_a_study_that_waits_names_the_missing_service(home, monkeypatch):
+    monkeypatch.setattr("ressmooth.engines.watching.watch", lambda *_, **__: 0)
+    with closing(open_store(default_url(home))) as store:
+        store.submit(specs.study({"sgd": {"method": "mse"}}, name="waits"), "mia@box", None)
+    assert (
+        "no service is running; start one: ressmooth serve"
+        in run(ressmooth, "watch", "waits").stderr
+    )
+
+
+@pytest.mark.parametrize("typo, meant", [("compair", "compare"), ("studi", "study")])
+def test_a_mistyped_command_gets_a_suggestion(typo, meant):
+    done = run(ressmooth, typo)
+    assert done.exit_code == 2 and f"did you mean {meant!r}?" in done.stderr
 
 
 def test_a_dry_run_counts_the_workers_of_the_service(container, service):
