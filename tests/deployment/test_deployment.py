@@ -257,7 +257,7 @@ def test_studies_and_runs_are_shown_after_the_log_in(deployment, browser):
         f"http://admin:{deployment.secret('mlflow_admin_password')}@localhost:{deployment.port}"
     )
     wait = WebDriverWait(browser, 60)
-    wait.until(lambda b: "quickstart" in b.page_source and "anna" in b.page_source)
+    wait.until(lambda b: "Queue" in b.page_source and "quickstart" in b.page_source)
     if directory := os.environ.get("RESSMOOTH_SCREENSHOTS"):
         browser.save_screenshot(f"{directory}/deployment-studies.png")
     browser.get(f"http://localhost:{deployment.port}/mlflow/#/experiments")
