@@ -53,7 +53,7 @@ WRONG = [
     (
         "top",
         "seeds = { race = true, at_mots = 5 }",
-        "seeds.at_mots = 5: unknown key (did you mean 'at_most'?)",
+        "seeds.at_mots: unknown key (did you mean 'at_most'?)",
     ),
     ("top", "seeds = true", "seeds = True: input should be a valid integer"),
     ("top", "description = 5", "description = 5: input should be a valid string"),
