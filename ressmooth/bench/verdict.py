@@ -77,7 +77,7 @@ def _compare(name: str, racers: list[Racer], seeds: int, replays: int) -> list[R
     mean, half = fmean(ratios), 2 * stdev(ratios) / sqrt(replays)
     what = f"{name}, {seeds} seeds: epochs to the verdicts, race / full grid"
     return [
-        Row("G13", what, mean, mean - half, mean + half, 0.6, at_most=True),
+        Row("G15", what, mean, mean - half, mean + half, 0.6, at_most=True),
         _share(f"{name}, {seeds} seeds: arms with the grid's winner or one as good", winners),
         _share(f"{name}, {seeds} seeds: replays with the grid's verdicts", verdicts),
     ]
@@ -94,7 +94,7 @@ def _share(what: str, found: list[bool], at_most: float | None = None) -> Row:
     half = 2 * sqrt(share * (1 - share) / len(found))
     low, high = max(0.0, share - half), min(1.0, share + half)
     must = 0.95 if at_most is None else at_most
-    return Row("G13", what, share, low, high, must, at_most=at_most is not None)
+    return Row("G15", what, share, low, high, must, at_most=at_most is not None)
 
 
 def _in_order(racer: Racer, order: Iterable[int]) -> Racer:

@@ -55,7 +55,8 @@ def test_a_lower_nll_is_a_gain(store, nll):
         "By the best epoch's NLL on fashion_mnist (resnet20, fraction 0.125), laplace (b=0.5) "
         "reaches 0.3002 ± 0.0074 (n = 5) and sgd 0.4000 ± 0.0071 (n = 5): a gain of 0.0998, "
         "decided after 4 of 5 seeds (evidence 440 : 1, 95 % interval −0.1009 to −0.0987, "
-        "p = 0.002), but these seeds also selected the configurations (best of 2 against best of 1)."
+        "p = 0.002), but these seeds also selected the configurations "
+        "(best of 2 against best of 1)."
     )
     assert "Epochs and configurations were selected by NLL; lower is better." in notes(
         [table], against_paper=False
