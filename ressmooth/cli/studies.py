@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ressmooth.cli import find_study, main, open_home, with_home
+from ressmooth.cli.output import check_directory, check_replaceable, with_force
 from ressmooth.errors import ConfigError, StorageError, TrackingError
 from ressmooth.formatting import count
 from ressmooth.paths import command, make_directory, report_directory
@@ -21,12 +22,6 @@ from ressmooth.paths import home as default_home
 
 if TYPE_CHECKING:
     from ressmooth.store import Store, StudyRow
-
-HOME_FILES = ("results.db", "mlflow.db", "mlflow.lock", "runs", "artifacts", "data", "reports")
-
-with_force = click.option(
-    "--force", is_flag=True, help="replace files that ressmooth did not write"
-)
 
 
 @main.command("list")
@@ -74,7 +69,7 @@ def compare(
     form: str,
     home: Path,
 ) -> None:
-    """Compare the arms of one or more studies, with intervals and tests over seeds.
+    """Compare the arms of one or more studies, with tests over seeds.
 
     \b
     ressmooth compare paper-table2 --against paper --fraction 0.125
@@ -107,11 +102,12 @@ def compare(
 @with_force
 @with_home
 def report(study: str, out: Path, force: bool, home: Path) -> None:
-    """Write a report of STUDY (HTML, Markdown, figures, tables), and show it in MLflow."""
+    """Write a report: page, Markdown, figures, tables. Show it in MLflow too."""
     from ressmooth.report.page import Report, is_report, write
 
     store = open_home(home)
     row = find_study(store, study)
+    check_directory(out)
     is_ours = is_report(out / "index.html")
     for name in ("index.html", "report.md", "comparison.csv", "comparison.json", "figures"):
         check_replaceable(out / name, home, is_ours, force)
@@ -144,16 +140,6 @@ def _show_in_mlflow(store: "Store", home: Path) -> None:
         click.echo(f"warning: not in MLflow yet ({error}); {again}", err=True)
 
 
-def check_replaceable(path: Path, home: Path, is_ours: bool, force: bool) -> None:
-    """Refuse to replace a file that ressmooth did not write, and files of the home always."""
-    place = path.resolve()
-    if any(place.is_relative_to(home.resolve() / name) for name in HOME_FILES):
-        raise ConfigError(f"--out {path}: belongs to the home {home}; choose another path")
-    if path.exists() and not is_ours and not force:
-        reason = "exists and was not written by ressmooth"
-        raise ConfigError(f"--out {path}: {reason}; choose another path, or add --force")
-
-
 def _replace_report(source: Path, out: Path) -> None:
     """Copy a report over an older one. Modes follow the umask, existing directories keep theirs."""
     for old in out.glob("figures/[0-9][0-9]-*.[ps][nv]g"):  # earlier versions wrote PNG
@@ -182,7 +168,7 @@ def _writing(path: Path) -> Iterator[None]:
 @click.option("--out", type=click.Path(path_type=Path), required=True, help=".png, .svg or .pdf")
 @with_force
 def plot(picture: str, out: Path, force: bool) -> None:
-    """Draw the annealing of the scale, the diffusivity's sigmoid, or evidence by seeds."""
+    """Draw the annealing, the diffusivity's sigmoid, or the evidence."""
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the file name must end in .png, .svg or .pdf")
     from ressmooth.report import pictures, style
@@ -213,7 +199,7 @@ def plot(picture: str, out: Path, force: bool) -> None:
 def export(
     study: str, table: str | None, form: str, out: Path | None, force: bool, home: Path
 ) -> None:
-    """Print a table of STUDY, by default every epoch, or write it for another program.
+    """Print a table of STUDY, or write it for another program.
 
     \b
     ressmooth export quickstart --table runs > runs.csv
@@ -267,6 +253,8 @@ def _replace(
     write: Callable[[Path], None],
 ) -> None:
     """Write a file at once, unless that would replace one that ressmooth did not write."""
+    if out.is_dir():
+        raise ConfigError(f"--out {out}: is a directory; add the name of a file")
     check_replaceable(out, home, is_ours(out), force)
     with _writing(out), TemporaryDirectory(dir=out.absolute().parent) as scratch:
         write(Path(scratch) / out.name)
@@ -290,7 +278,7 @@ def retry(study: str, failed: bool, home: Path) -> None:
 @click.argument("run", type=int)
 @with_home
 def rerun(run: int, home: Path) -> None:
-    """Train the recorded RUN again, and report whether the result is identical."""
+    """Train the recorded RUN again, and tell if it is identical."""
     store = open_home(home)
     recorded = store.run(run)
     if recorded.state != "complete":

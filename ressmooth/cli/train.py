@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ressmooth.cli import main
+from ressmooth.cli.output import check_directory, check_replaceable, with_force
 from ressmooth.config import PROTOCOL, RunConfig, choices
 from ressmooth.errors import ConfigError, Diverged
 from ressmooth.paths import command, home
@@ -34,9 +35,10 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
 @main.command()
 @click.option("--out", type=click.Path(path_type=Path), help="directory for the run's files")
 @click.option("--resume", is_flag=True, help="resume the run in --out")
+@with_force
 @click.option("--data", type=click.Path(path_type=Path), help="data directory")
 @run_options
-def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> None:
+def train(out: Path | None, resume: bool, force: bool, data: Path | None, **options: Any) -> None:
     """Train one run.
 
     \b
@@ -47,6 +49,8 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
     from ressmooth.training import single_run
 
     values = {name: value for name, value in options.items() if value is not None}
+    if out is not None:
+        _check_out(out, resume or single_run.is_run(out), force)
     config = single_run.configure(values, out, resume)
     if out is None:
         click.echo("nothing is kept: no --out given", err=True)
@@ -81,6 +85,13 @@ def train(out: Path | None, resume: bool, data: Path | None, **options: Any) -> 
         click.echo(f"wrote {out}/: config.json, curves.csv, curves.png and a checkpoint")
 
 
+def _check_out(out: Path, is_ours: bool, force: bool) -> None:
+    """Refuse to replace what is not a run's. `configure` refuses to replace a run."""
+    check_directory(out)
+    for name in ("config.json", "curves.csv", "curves.png"):
+        check_replaceable(out / name, home(), is_ours, force)
+
+
 def _resume_command(out: Path, data: Path | None) -> str:
     options = ["--data", str(data)] if data else []
     return command(home(), "train", "--out", str(out), "--resume", *options)
@@ -96,7 +107,7 @@ def _resume_command(out: Path, data: Path | None) -> str:
 def bench(
     quick: bool, device: str, threads: int, study: bool, verdict: bool, output_format: str
 ) -> None:
-    """Measure the cost of the method and the trainer on this machine, as ratios."""
+    """Measure what the method and the trainer cost here, as ratios."""
     if study and verdict:
         raise ConfigError("--study and --verdict: give one of them")
     from ressmooth.bench import timing

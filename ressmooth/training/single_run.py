@@ -43,6 +43,15 @@ def _stored_config(values: Mapping[str, Any], out: Path | None) -> RunConfig:
     return config
 
 
+def is_run(out: Path) -> bool:
+    """Tell whether a directory holds a run, perhaps one that was killed in its first epoch."""
+    try:
+        parse(json.loads((out / CONFIG).read_text()))
+    except (OSError, ValueError, ConfigError):
+        return False
+    return True
+
+
 def run(
     config: RunConfig,
     report: Callable[[Epoch], None],

@@ -119,7 +119,7 @@ def test_export_never_replaces_what_ressmooth_did_not_write(home, tmp_path, fore
     assert run(*EXPORT, str(out), home=home).exit_code == 0  # now it is ours
 
 
-@pytest.mark.parametrize("name", ["results.db", "runs/o.db"])
+@pytest.mark.parametrize("name", ["results.db", "results.db-journal", "runs/o.db"])
 def test_no_command_replaces_files_of_the_home(home, name):
     before = (home / "results.db").read_bytes()
     refused = run(*EXPORT, str(home / name), "--force", home=home)

@@ -99,6 +99,37 @@ def test_an_existing_run_is_not_overwritten(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.glob("checkpoint-*.pt")} == before
 
 
+@pytest.mark.parametrize("name", ["config.json", "curves.csv", "curves.png"])
+def test_train_never_replaces_what_ressmooth_did_not_write(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    result = run(*TINY, "--out", tmp_path)
+    refused = f"error: --out {tmp_path / name}: exists and was not written by ressmooth"
+    assert result.exit_code == 2 and result.stderr.startswith(refused)
+    assert "epoch" not in result.stderr  # nothing was begun
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_force_replaces_them_and_a_run_killed_in_its_first_epoch_needs_no_force(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert run(*TINY, "--out", tmp_path, "--force").exit_code == 0
+    for path in tmp_path.glob("checkpoint-*"):
+        path.unlink()
+    assert run(*TINY, "--out", tmp_path).exit_code == 0
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["a file", "home/runs"])
+def test_train_writes_neither_over_a_file_nor_among_the_files_of_the_home(
+    tmp_path, monkeypatch, place
+):
+    monkeypatch.setenv("RESSMOOTH_HOME", str(tmp_path / "home"))
+    (tmp_path / "a file").write_text("mine")
+    result = run(*TINY, "--out", tmp_path / place, "--force")
+    assert result.exit_code == 2 and result.stderr.startswith(f"error: --out {tmp_path / place}")
+    assert result.stderr.count("\n") == 1 and os.listdir(tmp_path) == ["a file"]
+
+
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty"])
 def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
     run(*TINY, "--out", tmp_path)
