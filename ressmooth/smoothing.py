@@ -93,7 +93,9 @@ def residual(logits: Tensor, target: Tensor, output: Output = "softmax", dim: in
 
     `target` holds class indices, or one value per output.
     """
-    if not logits.dtype.is_floating_point or logits.dtype.itemsize < 4:
+    if not logits.dtype.is_floating_point:
+        raise ValueError(f"Logits must be floating point, but got {logits.dtype}.")
+    if logits.dtype.itemsize < 4:
         logits = logits.float()  # half precision would lose small residuals
     prediction = logits.softmax(dim) if output == "softmax" else logits
     if target.dtype.is_floating_point:
@@ -287,6 +289,11 @@ class SpatialSmoothingLoss(_ResidualLoss):
 
     axis = 1
     outputs = (-3, -2, -1)
+
+    def forward(self, logits: Tensor, target: Tensor, progress: Progress) -> Tensor:
+        if logits.ndim != 4:
+            raise ValueError(f"Logits must be [N, C, H, W], but got {tuple(logits.shape)}.")
+        return super().forward(logits, target, progress)
 
     def smoothed(self, d: Tensor, kappa: Tensor) -> Tensor:
         return diffuse(d, kappa, self.layers)

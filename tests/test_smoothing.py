@@ -395,6 +395,12 @@ def test_a_tiny_width_neither_overflows_nor_misses_the_peak(kind, b, horizon):
         (lambda: SpatialSmoothingLoss(Constant(1.0), ignore_index=255), "255.*classes last"),
         (lambda: SmoothingLoss(Constant(1.0))(torch.ones(3, 1), torch.zeros(3).long(), 0.5), "1"),
         (lambda: residual(torch.ones(3, 4), torch.ones(3)), r"\(3, 4\).*\(3,\)"),
+        (lambda: residual(torch.ones(3, 4).long(), torch.zeros(3).long()), "torch.int64"),
+        (lambda: residual(torch.ones(3, 4) * 1j, torch.zeros(3).long()), "torch.complex64"),
+        (
+            lambda: SpatialSmoothingLoss(Constant(1.0))(torch.ones(3, 4), torch.ones(3, 4), 0.5),
+            r"\[N, C, H, W\].*\(3, 4\)",
+        ),
     ],
 )
 def test_a_bad_argument_raises_an_error_that_names_it(make, value):
