@@ -41,9 +41,9 @@ def check_sampler(search: Search, arms: Mapping[str, Arm], errors: ErrorCollecto
         errors.add(("search", "warm_start"), rule)
 
 
-def check_pruner(search: Search, arms: Mapping[str, Arm], errors: ErrorCollector) -> None:
+def check_pruner(search: Search, is_sampled: bool, errors: ErrorCollector) -> None:
     """Refuse a pruner if nothing is sampled: every cell of a grid is trained to its end."""
-    if search.pruner != "none" and not any(arm.space for arm in arms.values()):
+    if search.pruner != "none" and not is_sampled:
         rule = "has no effect: it stops sampled trials, and no arm has a range or choices"
         errors.add(("search", "pruner"), f"{rule}; remove it")
 

@@ -99,6 +99,7 @@ class StudyReader:
         self.tree, self.errors, self.plugins, self.is_new = tree, errors, plugins, is_new
         self.names = plugins.without_settings()  # to check one setting by itself
         self.known = [*SETTINGS, *plugins.parameters]
+        self.is_sampled = False  # whether there are ranges or choices, also wrong ones
 
     def study(self) -> StudySpec:
         self.errors.check_shape()
@@ -117,12 +118,12 @@ class StudyReader:
         arms = sharing.share_points(self.points((), self.tree), own, arms, self.errors)
         if study is not None:
             checks.check_reference(study.reference, arms, self.errors)
+        if self.is_new:  # first: a setting without an effect needs no sampler
+            checks.check_effects(settings, grid, arms, self.plugins, self.errors)
         if search is not None:
             checks.check_sampler(search, arms, self.errors)
             if self.is_new:
-                checks.check_pruner(search, arms, self.errors)
-        if self.is_new:
-            checks.check_effects(settings, grid, arms, self.plugins, self.errors)
+                checks.check_pruner(search, self.is_sampled, self.errors)
         self.errors.check()
         assert study is not None and search is not None and resources is not None
         spec = StudySpec(
@@ -252,6 +253,7 @@ class StudyReader:
     def add_values(self, arm: Arm, path: Key, key: str, table: Tree) -> None:
         """Add a grid, choices or a range to the arm."""
         is_top = len(path) == 1
+        self.is_sampled |= "grid" not in table
         if others := [SYNONYMS[name] for name in table if name in SYNONYMS]:
             self.errors.add(path, f"unknown keys (did you mean {others[0]}?)")
         elif "grid" in table and is_top:

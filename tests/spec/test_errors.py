@@ -308,6 +308,11 @@ def test_a_setting_that_the_arm_ignores_is_refused(tmp_path, arm, reason):
     assert found.startswith(place) and found.endswith(f": has no effect {reason}; remove it")
 
 
+def test_a_searched_setting_that_the_arm_ignores_needs_no_sampler(tmp_path):
+    (found,) = errors_of(tmp_path, text(arm='method = "mse"\nb = { low = 1, high = 2 }'))
+    assert "has no effect with method mse" in found
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -339,6 +344,9 @@ def test_a_pruner_needs_something_to_prune(tmp_path):
     arm = "b = { grid = [0.1, 0.3] }"
     (found,) = placed_errors_of(tmp_path, text(search='pruner = "asha"', arm=arm))
     assert found.startswith("x.toml:4: search.pruner = 'asha': has no effect: it stops sampled")
+    wrong = text(search=f"{SAMPLED}\npruner = 'asha'", arm="b = { low = 2, high = 1 }")
+    (found,) = errors_of(tmp_path, wrong)  # once the range is right, the pruner has something
+    assert "low should be less than high" in found
     one = text(search=f"{SAMPLED}\npruner = 'asha'", end="[arms.b]\nb = { low = 1, high = 2 }")
     assert load(tmp_path, one).search.pruner == "asha"
 
