@@ -96,14 +96,18 @@ def serve(home: Path, port: int, announce: Callable[[str], None]) -> None:
 
 
 def listen(home: Path, port: int) -> socket.socket:
-    """Return a socket that is bound to the port, or raise a ConfigError with a free one."""
+    """Return a socket that listens on the port, or raise a ConfigError with a free one.
+
+    It listens at once: others could bind the port while the server starts.
+    """
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
+        listener.listen()
     except OSError as error:
-        with listener:
-            listener.bind((HOST, 0))
-            command = paths.command(home, "ui", "--port", str(listener.getsockname()[1]))
+        listener.close()
+        with socket.create_server((HOST, 0)) as other:
+            command = paths.command(home, "ui", "--port", str(other.getsockname()[1]))
         raise ConfigError(f"--port {port}: {error.strerror}; run: {command}") from None
     return listener

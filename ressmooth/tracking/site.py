@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ressmooth.errors import RessmoothError
+from ressmooth.formatting import count
 from ressmooth.store import default_url, open_store
 from ressmooth.tracking import front
 from ressmooth.tracking.landing import Landing
@@ -63,6 +64,8 @@ def _deliver_pending(home: Path, uri: str, announce: Callable[[str], None]) -> N
     """Deliver what waits for MLflow, such as a new report."""
     try:
         with closing(open_store(default_url(home), create=False)) as store:
+            if pending := store.count_pending(None):
+                announce(f"delivering {count(pending, 'event')} to MLflow ...")
             sync(store, home, uri)
     except RessmoothError as error:
         announce(f"warning: {error}")

@@ -1,5 +1,6 @@
 """`ressmooth ui` as a process: its port, its addresses, its end."""
 
+import re
 import shlex
 import signal
 import socket
@@ -11,7 +12,9 @@ import pytest
 from helpers.records import free_port, open_study, train_all
 from helpers.servers import Ui
 
+from ressmooth.errors import ConfigError
 from ressmooth.store import default_url, open_store
+from ressmooth.tracking.server import listen
 
 PAGES = (
     *("/", "/queue", "/report/seen", "/curves/seen"),
@@ -47,6 +50,13 @@ def test_a_port_that_is_taken_is_an_error_with_a_free_one(tmp_path):
     with socket.create_server(("127.0.0.1", int(suggested[3]))):
         pass  # the suggested port is free
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_is_taken_while_the_server_starts(tmp_path):
+    """A second `ressmooth ui` must not begin to load MLflow, and then fail."""
+    port = free_port()
+    with listen(tmp_path, port), pytest.raises(ConfigError, match=f"--port {port}: Address alread"):
+        listen(tmp_path, port)
 
 
 def test_errors_load_nothing_heavy(tmp_path):
@@ -88,5 +98,8 @@ def test_a_signal_ends_it_and_prints_nothing(ui, number, code):
     assert ui.status("/mlflow/", "evil.example") == 403  # MLflow would warn of it
     with socket.create_connection(("127.0.0.1", ui.port)):  # a browser keeps its connection
         assert ui.stop(number) == (code, [])
-    lines = ["starting MLflow ...", f"Studies are at {ui.address} (Ctrl-C stops it)"]
-    assert ui.log.read_text().splitlines() == [*lines, f"  seen: {ui.address}/curves/seen"]
+    first, second, *lines = ui.log.read_text().splitlines()
+    assert first == "starting MLflow ..."
+    assert re.fullmatch(r"delivering \d+ events to MLflow \.\.\.", second)
+    studies = f"Studies are at {ui.address} (Ctrl-C stops it)"
+    assert lines == [studies, f"  seen: {ui.address}/curves/seen"]
