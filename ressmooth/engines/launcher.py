@@ -144,8 +144,9 @@ class Launcher:
         store.heartbeat(self.study_id, self.holder, self.study.elapsed)
 
     def _deliver(self, relay: Relay) -> None:
-        """Give MLflow some time for what is left."""
-        timeout = STOPPED_DELIVERY_TIMEOUT if self.signals else DELIVERY_TIMEOUT
+        """Give MLflow some time for what is left, but none after a second signal."""
+        timeouts = (DELIVERY_TIMEOUT, STOPPED_DELIVERY_TIMEOUT, 0.0)
+        timeout = timeouts[min(len(self.signals), 2)]
         pending = self.store.count_pending(self.study_id)
         if pending and not (self.quiet or self.signals):
             click.echo(f"delivering {count(pending, 'event')} to MLflow", err=True)

@@ -71,7 +71,7 @@ class Relay(threading.Thread):
         self.finishing.set()
         self.join(timeout)
         if self.is_alive() and self.problem is None:
-            self.problem = f"MLflow took longer than {timeout:g} s"
+            self.problem = f"MLflow took longer than {timeout:g} s" if timeout else "stopped"
         with closing(Store(self.url)) as store:
             return store.count_pending(self.study_id) + self.rejected
 

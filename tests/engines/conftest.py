@@ -22,12 +22,12 @@ class LaunchedEngine:
         environment = {**self.environment, **changes}
         return launch(file, home, *self.options, *options, env=environment)
 
-    def start(self, file, home, *options):
+    def start(self, file, home, *options, **changes):
         return subprocess.Popen(
             command(file, home, *self.options, *options),
             stderr=subprocess.PIPE,
             text=True,
-            env=self.environment,
+            env={**self.environment, **changes},
         )
 
     def workers(self, launcher):

@@ -9,6 +9,7 @@ import sys
 import psutil
 import pytest
 from helpers.launch import CURVES, RESULTS, TINY, command, epochs_recorded, query, wait_for
+from helpers.servers import answering
 
 SEARCH = """
 name = "search"
@@ -25,6 +26,12 @@ lr = {{ low = 1e-6, high = 0.5, log = true }}
 """
 TRIALS = "SELECT number_in_branch, params, state, value FROM trial ORDER BY 1"
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def hanging_mlflow():
+    with answering(200, hangs=True) as address:
+        yield {"MLFLOW_TRACKING_URI": f"http://{address}"}
 
 
 def test_a_killed_worker_is_replaced_and_its_run_resumes(engine, study, tmp_path, undisturbed):
@@ -121,15 +128,18 @@ def test_nohup_ignores_that_the_terminal_is_closed(study, tmp_path, undisturbed)
     assert query(tmp_path, "SELECT max(attempt) FROM run") == [(1,)]
 
 
-def test_a_second_signal_does_not_wait_for_the_epoch(engine, study, tmp_path):
+def test_a_second_signal_waits_neither_for_the_epoch_nor_for_mlflow(
+    engine, study, tmp_path, hanging_mlflow
+):
     """An epoch of ResNet56 on the synthetic images takes minutes."""
     big = ["--set", "dataset=synthetic", "--set", "model=resnet56", "--set", "fraction=1.0"]
-    launcher = engine.start(study, tmp_path, "--workers", "1", *big)
+    launcher = engine.start(study, tmp_path, "--workers", "1", *big, **hanging_mlflow)
     wait_for(lambda: query(tmp_path, "SELECT 1 FROM run WHERE state = 'running'"))
     workers = engine.workers(launcher)
     launcher.send_signal(signal.SIGINT)
     launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(timeout=20) == 130
+    _, errors = launcher.communicate(timeout=20)
+    assert launcher.returncode == 130 and "not delivered (stopped); send them later" in errors
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert workers and alive == []
     assert query(tmp_path, "SELECT count(*) FROM run WHERE state = 'running'") == [(0,)]
