@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ressmooth.formatting import (
@@ -28,7 +28,7 @@ from ressmooth.report.race import race_sheet
 from ressmooth.report.reference import reference_name
 from ressmooth.report.sheet import Sheet, as_latex, as_markdown, as_text
 from ressmooth.report.verdicts import condition_text, notes, probability, verdict_sentences
-from ressmooth.store import Store, StudyRow, TrialRow
+from ressmooth.store import State, Store, StudyRow, TrialRow
 
 
 def sheets(comparisons: Iterable[Comparison], *, against_paper: bool) -> Iterator[Sheet]:
@@ -206,13 +206,24 @@ def overview(store: Store) -> str:
         common = study.spec["settings"]
         facts = [
             f"{common.get('dataset', 'digits')} ({common.get('model', 'small')})",
-            ", ".join(f"{number} {state}" for state, number in states.items()),
+            states_text(states, study),
             _best_arm(arm_results(study, store.winners(study.id))),
             f"held by {study.held_by}" if study.held_by else "",
         ]
         since = f"{study.created_at:%Y-%m-%d %H:%M}"
         rows.append([study.name, "; ".join(filter(None, facts)), str(states.total()), since])
     return as_text(Sheet("", ("study", "facts", "runs", "since"), rows, details=(1,)))
+
+
+def states_text(states: Mapping[State, int], study: StudyRow) -> str:
+    """Return how many runs are in which state: 2 complete, 1 waiting"""
+    return ", ".join(f"{number} {_state_text(state, study)}" for state, number in states.items())
+
+
+def _state_text(state: str, study: StudyRow) -> str:
+    """Return a run's state. What a dead launcher was running is interrupted."""
+    is_interrupted = state == State.RUNNING and study.held_by is None
+    return "interrupted" if is_interrupted else state
 
 
 def _best_arm(arms: Sequence[ArmResult]) -> str:
@@ -230,7 +241,7 @@ def details(store: Store, study: StudyRow) -> str:
     trials = store.trials(study.id)
     measure = MEASURES[study.spec["settings"].get("metric", "accuracy")]
     head = ("arm", "configuration", "value", "run", "seed", "epochs", "state", measure.word("max"))
-    rows = [row for trial in trials for row in _run_rows(trial, measure)]
+    rows = [row for trial in trials for row in _run_rows(trial, study, measure)]
     errors = [
         f"run {run.id} ({trial.arm}, seed {run.seed}): {last_line(run.error)}"
         for trial in trials
@@ -249,7 +260,7 @@ def details(store: Store, study: StudyRow) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def _run_rows(trial: TrialRow, measure: Measure) -> Iterator[list[str]]:
+def _run_rows(trial: TrialRow, study: StudyRow, measure: Measure) -> Iterator[list[str]]:
     arm = trial.arm if trial.confirms is None else f"{trial.arm} (fresh seeds)"
     value = measure.number(trial.value, "")
     for run in trial.runs:
@@ -260,7 +271,7 @@ def _run_rows(trial: TrialRow, measure: Measure) -> Iterator[list[str]]:
             str(run.id),
             str(run.seed),
             f"{run.last_epoch}/{run.config['epochs']}",
-            run.state,
+            _state_text(run.state, study),
             *(measure.number(run.result(measure.name, each), "") for each in ("max", "mean")),
             duration(run.seconds) if run.seconds is not None else "",
         ]

@@ -17,9 +17,11 @@ from starlette.routing import Route
 
 from ressmooth import paths
 from ressmooth.errors import ConfigError, RessmoothError
+from ressmooth.formatting import glue
 from ressmooth.report import queue as shown
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
 from ressmooth.report.page import Report, write
+from ressmooth.report.tables import states_text
 from ressmooth.report.verdicts import verdict_sentences
 from ressmooth.store import Queue, State, Store, StudyRow, default_url, open_store
 from ressmooth.store.database import Database
@@ -34,6 +36,7 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+TEMPLATES.filters["glue"] = glue
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class Progress:
     @property
     def total(self) -> int:
         return self.states.total()
+
+    @property
+    def states_text(self) -> str:
+        return states_text(self.states, self.study)
 
     @property
     def done(self) -> int:

@@ -46,9 +46,13 @@ def test_list_names_no_best_arm_in_a_tie_and_no_dead_launcher(tmp_path):
     store = open_store(default_url(tmp_path))
     arms = {"sgd": {"method": "mse"}, "laplace": {"b": 0.5}}
     study = records.simulate(store, specs.study(arms, name="tied"), lambda config: 90.0)
+    begun = records.open_study(store, "begun", seeds=1)
+    store.claim(store.trials(begun)[0].runs[0].id, records.ENVIRONMENT)
     dead = subprocess.Popen(["true"])
     dead.wait()
     store.acquire(study.id, replace(Holder.here(), pid=dead.pid, token="dead"))
     store.close()
     output = run("list", home=tmp_path).output
     assert "2 arms tie at 90.00 %" in output and f"/{dead.pid}" not in output
+    for shown in (output, run("show", "begun", home=tmp_path).output):
+        assert "interrupted" in shown and "running" not in shown

@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 from helpers import specs
-from helpers.records import ARMS, open_study, runs_of, simulate, train, train_all
+from helpers.records import ARMS, ENVIRONMENT, open_study, runs_of, simulate, train, train_all
 from helpers.store_rows import set_state
 from starlette.requests import Request
 
@@ -62,10 +62,19 @@ def test_each_study_has_its_progress_and_links(landing, store, tmp_path):
     text = text_of(html)
     assert "2 of 6 recorded runs are done" in text and "4 waiting" in text and "1 failed" in text
     assert "Nothing to compare yet." in text and "No launcher runs it now." in text
+    waiting = next(row for row in runs_of(store, study_id) if row.state == "waiting")
+    store.claim(waiting.id, ENVIRONMENT)
+    text = text_of(get(landing.index)[1])
+    assert "1 interrupted" in text and "running" not in text  # nobody runs it
     assert 'href="/curves/half"' in html and 'href="/report/half"' in html
 
     store.acquire(study_id, Holder.here())  # the page reads the Store again
     assert f"Held by {Holder.here()} since 2" in text_of(get(landing.index)[1])
+
+
+def test_figures_of_a_verdict_stay_on_one_line(landing, store):
+    simulate(store, specs.study(ARMS, seeds=2, name="done"), lambda config: 90.0 + config["seed"])
+    assert "90.50\xa0±\xa00.71\xa0%" in get(landing.index)[1]
 
 
 @pytest.mark.parametrize(
