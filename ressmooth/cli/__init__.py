@@ -30,7 +30,10 @@ MODULES = {name: module for module, names in COMMANDS.items() for name in names}
 
 
 class Command(click.Command):
-    """Prints a RessmoothError as "error: ..." lines and exits with its exit code."""
+    """Prints a RessmoothError as "error: ..." lines and exits with its exit code.
+
+    Where nothing else handles Ctrl-C, it ends the command with exit code 130, as in a shell.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -39,6 +42,9 @@ class Command(click.Command):
             for line in str(error).split("\n"):
                 click.echo(f"error: {printable(line)}", err=True)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("stopped", err=True)
+            ctx.exit(130)
 
 
 class Commands(Command, click.Group):

@@ -35,7 +35,7 @@ MIN_FREE_GB = 1.0  # below this, the disk counts as full
 )
 @with_home
 def fetch(names: tuple[str, ...], home: Path) -> None:
-    """Download and decode each DATASET, as a study does before it trains."""
+    """Download and decode each DATASET, as a study does by itself."""
     from ressmooth.training import datasets
 
     for name in names:
@@ -68,7 +68,7 @@ def sync(home: Path) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=5000)
 @with_home
 def ui(port: int, home: Path) -> None:
-    """Serve every study with its curves in MLflow and its report, on 127.0.0.1."""
+    """Serve every study, its report and its curves, on 127.0.0.1."""
     from ressmooth.tracking import server
 
     server.serve(home, port, click.echo)
@@ -102,7 +102,7 @@ def upgrade(home: Path) -> None:
     help="add the names and settings of a plug-in",
 )
 def schema(plugin_files: tuple[Path, ...]) -> None:
-    """Print the JSON Schema of study files, with which editors complete and check them."""
+    """Print the JSON Schema of study files, for editors."""
     from ressmooth import plugins
     from ressmooth.spec.json_schema import study_schema
     from ressmooth.spec.reader import SETTINGS
@@ -198,7 +198,7 @@ CHECKS = {
 @main.command()
 @with_home
 def doctor(home: Path) -> None:
-    """Check torch and CUDA, the database, MLflow, Ray, the disk and the data."""
+    """Check torch, CUDA, the database, MLflow, Ray, disk and data."""
     check_writable(home)
     is_ok = True
     for subject, check in CHECKS.items():

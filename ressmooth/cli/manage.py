@@ -43,7 +43,7 @@ def rename(old: str, new: str, home: Path) -> None:
 @click.option("--yes", is_flag=True, help="do not ask")
 @with_home
 def delete(study: str, yes: bool, home: Path) -> None:
-    """Delete STUDY: its results, the files of its runs and its experiment in MLflow."""
+    """Delete STUDY: its results, its files and its MLflow experiment."""
     from ressmooth.tracking import server
 
     store = open_home(home)

@@ -12,7 +12,7 @@ from ressmooth.cli import main, open_home, with_home
 @click.option("--all", "shows_all", is_flag=True, help="also every study that ended long ago")
 @with_home
 def queue(watch: bool, shows_all: bool, home: Path) -> None:
-    """Show every study: who submitted it, its progress, where it runs, and the time left."""
+    """Show every study: its owner, progress, place and time left."""
     from ressmooth.report.queue import ENDED, queue_text
 
     store = open_home(home)

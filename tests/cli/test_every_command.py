@@ -15,6 +15,16 @@ from ressmooth.cli import main
 pytestmark = pytest.mark.usefixtures("mlflow_is_unreachable")
 
 
+@pytest.mark.parametrize("command", [["list"], ["study", "quickstart"]])
+def test_ctrl_c_before_anything_began_is_acknowledged(tmp_path, monkeypatch, command):
+    def interrupt(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ressmooth.store.default_url", interrupt)
+    result = run(*command, home=tmp_path)
+    assert (result.exit_code, result.stderr) == (130, "stopped\n")
+
+
 HOMELY = [  # every command that takes --home
     ["study", "quickstart"],
     ["study", "quickstart", "--dry-run"],
@@ -42,6 +52,13 @@ HOMELY = [  # every command that takes --home
     ["db", "upgrade"],
     ["doctor"],
 ]
+
+
+@pytest.mark.parametrize("words", [[], ["db"]])
+def test_help_is_cut_off_nowhere_in_80_columns(words):
+    output = CliRunner().invoke(main, [*words, "--help"], terminal_width=80).output
+    listed = output.partition("Commands:\n")[2]
+    assert listed and "..." not in listed and max(map(len, output.splitlines())) <= 80
 
 
 def test_every_command_with_a_home_is_known():
