@@ -19,41 +19,72 @@ def lock_file() -> Path:
 
 
 @contextmanager
-def claim(home: Path) -> Iterator[None]:
-    """Hold this machine for the service of a home, or raise StudyBusy."""
-    with _lock(fcntl.LOCK_EX) as descriptor:
-        if descriptor is not None:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(home).encode(), 0)
+def claim(home: Path, store: str) -> Iterator[None]:
+    """Hold this machine for the service of a home and a Store, or raise StudyBusy.
+
+    The Store's last service may still hold it, dying or frozen. It has lost its lease already, so
+    it loses its lock file too.
+    """
+    if os.environ.get(ALLOW):
         yield
+        return
+    ours = f"{home}\n{store}".encode()
+    descriptor = _open(lock_file())
+    try:
+        if not _lock(descriptor, fcntl.LOCK_EX):
+            if _read(descriptor) != ours:
+                raise _busy(descriptor)
+            os.close(descriptor)
+            descriptor = _replace(lock_file())
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, ours, 0)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def check_free(*words: str) -> None:
     """Raise StudyBusy if a service uses this machine. `words` would submit to it."""
-    with _lock(fcntl.LOCK_SH, *words):
-        pass
-
-
-@contextmanager
-def _lock(operation: int, *words: str) -> Iterator[int | None]:
-    """Lock the file while the context lasts. Yield its descriptor, or None if that is off."""
     if os.environ.get(ALLOW):
-        yield None
         return
     descriptor = _open(lock_file())
     try:
-        try:
-            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
-        except BlockingIOError:
-            home = Path(os.pread(descriptor, 4096, 0).decode(errors="replace"))
-            submit = f"submit to it: {command(home, *words)}; " if words else ""
-            raise StudyBusy(
-                f"The service of {home} uses this machine; {submit}or use the machine beside it: "
-                f"{ALLOW}=1"
-            ) from None
-        yield descriptor
+        if not _lock(descriptor, fcntl.LOCK_SH):
+            raise _busy(descriptor, *words)
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, operation: int) -> bool:
+    """Lock a file until it is closed. Return False if another process has locked it."""
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(descriptor: int) -> bytes:
+    return os.pread(descriptor, 8192, 0)
+
+
+def _busy(descriptor: int, *words: str) -> StudyBusy:
+    home = Path(_read(descriptor).decode(errors="replace").partition("\n")[0])
+    submit = f"submit to it: {command(home, *words)}; " if words else ""
+    return StudyBusy(
+        f"The service of {home} uses this machine; {submit}or use the machine beside it: {ALLOW}=1"
+    )
+
+
+def _replace(path: Path) -> int:
+    """Lock a new file at this path. Return its descriptor."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"Cannot replace {path}: {error.strerror}.") from error
+    descriptor = _open(path)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
 
 
 def _open(path: Path) -> int:

@@ -203,11 +203,16 @@ class Scheduler:
         return place.study
 
     def _should_yield(self, study: ActiveStudy) -> bool:
-        """Tell whether another study should have a place of this one."""
+        """Tell whether any other study should have a place of this one.
+
+        Looking only at the least charged one is not enough: while it waits in vain for a place of
+        another owner, this owner's other studies would wait too.
+        """
         others = [other for other in self.studies.values() if other is not study]
-        rival = self._least_charged(others)
-        if rival is None:
-            return False
+        return any(self._is_behind(other, study) and other.wants_a_place for other in others)
+
+    def _is_behind(self, rival: ActiveStudy, study: ActiveStudy) -> bool:
+        """Tell whether a rival would still be behind a study after one quantum more."""
         if rival.owner == study.owner:
             ours, theirs = study.account, rival.account
         else:

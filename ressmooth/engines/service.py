@@ -28,7 +28,7 @@ from ressmooth.errors import (
     StoreUnreachable,
     StudyBusy,
 )
-from ressmooth.paths import make_directory
+from ressmooth.paths import make_directory, serve_command
 from ressmooth.search.planner import Planner
 from ressmooth.spec import StudySpec, read_stored
 from ressmooth.store import (
@@ -40,6 +40,7 @@ from ressmooth.store import (
     default_url,
     open_store,
 )
+from ressmooth.store.database import safe_url
 from ressmooth.tracking.relay import Relay
 from ressmooth.tracking.server import tracking_uri
 from ressmooth.tracking.webhook import notifying, webhook_address
@@ -92,11 +93,11 @@ class Service:
         with closing(self.store), on_signal(self._stop):
             if self._wait_for_lease():
                 try:
-                    with machine.claim(self.home):
+                    with machine.claim(self.home, safe_url(self.store.url)):
                         self._run()
                 finally:
                     self.store.release_service(self.holder)
-        click.echo("stopped; studies go on with the next: ressmooth serve", err=True)
+        click.echo(f"stopped; studies go on with the next: {serve_command(self.home)}", err=True)
         return 128 + self.signals[0]
 
     def _stop(self, signal_number: int, _: object) -> None:

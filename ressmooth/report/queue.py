@@ -1,8 +1,9 @@
 """Show the queue and the workers, for `ressmooth queue`, `ressmooth workers` and the first page."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ressmooth import paths
 from ressmooth.formatting import count, duration, printable, run_name, terminal_width, wrap
@@ -40,7 +41,8 @@ def workers_text(queue: Queue, home: Path) -> str:
         by_host[run.host or "an unknown node"].append(run)
     parts = [_lines([service_text(queue, home)])]
     for name in [*nodes, *(host for host in by_host if host not in nodes)]:
-        parts.append(_node_text(_title(name, nodes.get(name)), by_host.get(name, [])))
+        node = nodes.get(name)
+        parts.append(_node_text([_title(name, node), *_gpu_lines(node)], by_host.get(name, [])))
     return "\n\n".join(parts)
 
 
@@ -75,6 +77,12 @@ def interruptions(queue: Queue, home: Path) -> Iterator[str]:
 
 def state_text(study: QueuedStudy) -> str:
     return "interrupted" if study.is_interrupted else str(study.state)
+
+
+def submission_text(study: QueuedStudy) -> str:
+    """Return who submitted a study, and when."""
+    when = f"submitted {study.since:%Y-%m-%d %H:%M} UTC"
+    return ", ".join(filter(None, (printable(study.owner or ""), when)))
 
 
 def reason(study: QueuedStudy, queue: Queue) -> str | None:
@@ -114,11 +122,11 @@ def _row(study: QueuedStudy, queue: Queue) -> list[str]:
     shown = [run_text(run) for run in running[:RUNS]]
     if len(running) > RUNS:
         shown.append(f"and {len(running) - RUNS} more")
-    who = [printable(study.owner or ""), reason(study, queue) or ""]
+    who = [submission_text(study), reason(study, queue) or ""]
     speed = study.epochs_per_minute
     return [
         study.name,
-        "; ".join(filter(None, who)) or MISSING,
+        "; ".join(filter(None, who)),
         *shown,
         *(MISSING for _ in DETAILS[len(shown) + 1 :]),
         state_text(study),
@@ -133,7 +141,7 @@ def _name(run: RunningRun) -> str:
     return printable(run_name(run.arm, run.params, run.seed))
 
 
-def _title(name: str, node: dict[str, object] | None) -> str:
+def _title(name: str, node: dict[str, Any] | None) -> str:
     if node is None:
         return f"{name}: not a node of the service"
     gpus = node["gpus"]
@@ -142,7 +150,25 @@ def _title(name: str, node: dict[str, object] | None) -> str:
     return f"{name}: {count(float(str(node['workers'])), 'worker')}{shown}"
 
 
-def _node_text(title: str, runs: Iterable[RunningRun]) -> str:
+def _gpu_lines(node: dict[str, Any] | None) -> Iterator[str]:
+    """Yield a line for each GPU of a node that NVML describes. Ray's nodes only count theirs."""
+    gpus = node["gpus"] if node else []
+    for gpu in gpus if isinstance(gpus, list) else []:
+        if isinstance(gpu, dict):
+            facts = [printable(gpu["name"]), _memory(gpu)]
+            facts += [] if gpu["utilization"] is None else [f"{gpu['utilization']:.0f} % busy"]
+            yield f"  GPU {gpu['index']}: {', '.join(filter(None, facts))}"
+
+
+def _memory(gpu: dict[str, Any]) -> str:
+    total, used = gpu["memory_total"], gpu["memory_used"]  # MiB
+    if total is None:
+        return ""
+    of = "" if used is None else f"{used / 1024:.1f} of "
+    return f"{of}{total / 1024:.1f} GiB" + (" in use" if of else "")
+
+
+def _node_text(lines: Sequence[str], runs: Iterable[RunningRun]) -> str:
     rows = [
         [
             _name(run),
@@ -153,9 +179,8 @@ def _node_text(title: str, runs: Iterable[RunningRun]) -> str:
         ]
         for run in runs
     ]
-    if not rows:
-        return f"{title}\n  idle"
-    return as_text(Sheet(title, ("run", "study", "device", "epoch", "since (UTC)"), rows))
+    head = ("run", "study", "device", "epoch", "since (UTC)")
+    return "\n".join([*lines, as_text(Sheet("", head, rows)) if rows else "  idle"])
 
 
 def _lines(sentences: Iterable[str]) -> str:

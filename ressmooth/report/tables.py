@@ -251,13 +251,20 @@ def details(store: Store, study: StudyRow) -> str:
     comparisons = by_selecting_statistic(compare_studies(store, [study]))
     race = race_sheet(trials, store.race(study.id))
     parts = [
-        f"owner: {printable(study.owner)}" if study.owner else "",
+        _submission(study),
         as_text(Sheet(study.name, (*head, "mean", "time"), rows, details=(1,))),
         prose(errors),
         as_text(race) if race else "",
         comparison_text(comparisons, against_paper=False),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def _submission(study: StudyRow) -> str:
+    """Return who submitted or launched a study last, and when."""
+    owner = f"owner: {printable(study.owner)}" if study.owner else ""
+    when = f"submitted {study.submitted_at:%Y-%m-%d %H:%M} UTC" if study.submitted_at else ""
+    return ", ".join(filter(None, (owner, when)))
 
 
 def _run_rows(trial: TrialRow, study: StudyRow, measure: Measure) -> Iterator[list[str]]:

@@ -27,7 +27,9 @@ def test_show_names_the_owner(tmp_path):
     store = open_store(default_url(tmp_path))
     store.submit(specs.study({"sgd": {"method": "mse"}}, name="owned"), "anna\x1b[2J@lab", None)
     store.close()
-    assert run("show", "owned", home=tmp_path).output.startswith("owner: anna\\x1b[2J@lab\n")
+    assert run("show", "owned", home=tmp_path).output.startswith(
+        "owner: anna\\x1b[2J@lab, submitted 20"
+    )
 
 
 def test_an_unknown_study_names_the_known_ones(home):

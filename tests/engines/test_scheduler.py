@@ -1,6 +1,7 @@
 """Shares of the workers, on a simulated clock. Runs train nothing."""
 
 import heapq
+import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import count
@@ -142,6 +143,38 @@ def test_ten_studies_of_one_owner_do_not_starve_the_only_one_of_another():
     simulation.run(32.5 * RUN)
     total = sum(simulation.used.values()) - sum(before.values())
     assert abs(simulation.used["b"] - total / 2) <= RUN
+
+
+@pytest.mark.parametrize("joins_at", [0.0, 7.0, 2.5 * RUN, 3.3 * RUN])
+@pytest.mark.parametrize("priority", ["low", "normal", "high"])
+def test_studies_of_an_owner_take_turns_whenever_another_owner_joins(joins_at, priority):
+    """Also while the other owner is a little behind, but not enough to get one more place."""
+    simulation = Simulation(workers=2)
+    for name in ("a1", "a2"):
+        simulation.add(name, epochs=100_000)
+    simulation.run(joins_at)
+    simulation.add("b", "bob", priority, epochs=100_000)
+    simulation.run(joins_at + 60 * RUN)
+    assert abs(simulation.used["a1"] - simulation.used["a2"]) <= 2 * QUANTUM
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_studies_of_any_owners_get_their_shares(seed):
+    chance = random.Random(seed)
+    simulation, studies = Simulation(chance.randint(1, 5)), []
+    for number in range(chance.randint(2, 8)):
+        owner, priority = chance.choice("abc"), chance.choice([*Priority])
+        studies.append(simulation.add(f"s{number}", owner, priority, runs=9, epochs=100_000))
+        simulation.run(simulation.now + chance.uniform(0, 3 * RUN))
+    simulation.run(simulation.now + 20 * RUN)
+    before, seconds = Counter(simulation.used), 100 * RUN
+    simulation.run(simulation.now + seconds)
+    weights = {study.owner: simulation.scheduler.owners[study.owner].weight for study in studies}
+    for study in studies:
+        siblings = sum(other.account.weight for other in studies if other.owner == study.owner)
+        share = weights[study.owner] / sum(weights.values()) * study.account.weight / siblings
+        used = simulation.used[study.name] - before[study.name]
+        assert abs(used - share * simulation.workers * seconds) <= 3 * RUN
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

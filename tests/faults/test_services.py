@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -25,9 +26,12 @@ def alone(undisturbed):
 
 @pytest.fixture
 def home(store_url, tmp_path):
-    home = ServedHome(tmp_path / "home", store_url)
-    yield home
-    home.close()
+    """A home whose services lock the machine, as they do for users."""
+    with TemporaryDirectory() as machine:
+        environment = {"TMPDIR": machine, "RESSMOOTH_BESIDE_SERVICE": ""}
+        home = ServedHome(tmp_path / "home", store_url, **environment)
+        yield home
+        home.close()
 
 
 def submit_all(home):

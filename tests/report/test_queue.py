@@ -68,7 +68,7 @@ def test_a_running_study_has_its_speed_and_where_it_runs():
         "study      state  priority    runs    /min   time left",
         "──────────────────────────────────────────────────────",
         "fashion  running      high  12/160     4.8  1 h 40 min",
-        "  ann@desk",
+        "  ann@desk, submitted 2026-05-01 12:30 UTC",
         "  gpu1 GPU 0: laplace b=0.3 seed 1, epoch 3/48",
     ]
 
@@ -88,14 +88,14 @@ def test_without_a_service_the_first_line_says_how_to_start_one():
     waiting = replace(STUDY, state=StudyState.QUEUED, is_served=False, epochs_per_minute=None)
     first, *rest = text_of(waiting, service=None).splitlines()
     assert first == "No service is running; start one: ressmooth serve --home /data/home"
-    assert "  ann@desk; waits for a service" in rest
+    assert "  ann@desk, submitted 2026-05-01 12:30 UTC; waits for a service" in rest
     first, *rest = text_of(waiting).splitlines()
-    assert "  ann@desk; is being prepared" in rest
+    assert "  ann@desk, submitted 2026-05-01 12:30 UTC; is being prepared" in rest
 
 
 def test_a_study_without_a_place_waits_for_a_worker():
     other = replace(STUDY, id=2, name="other", epochs_per_minute=None)
-    assert text_of(STUDY, other, running=[RUN]).endswith("ann@desk; waits for a free worker")
+    assert text_of(STUDY, other, running=[RUN]).endswith("12:30 UTC; waits for a free worker")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_many_studies_of_a_dead_service_share_a_line():
 
 def test_a_failed_study_says_why():
     failed = replace(STUDY, state=StudyState.FAILED, problem="no images in \x1b[31mshapes\nmore")
-    assert "ann@desk; no images in \\x1b[31mshapes" in text_of(failed)
+    assert "12:30 UTC; no images in \\x1b[31mshapes" in text_of(failed)
 
 
 def test_hidden_studies_are_counted():
@@ -156,6 +156,20 @@ def test_workers_are_listed_by_node():
         "run             study  device  epoch       since (UTC)",
         "──────────────────────────────────────────────────────",
         "laplace seed 1   mine     cpu   3/48  2026-05-01 12:30",
+    ]
+
+
+def test_gpus_are_listed_with_their_memory_and_use():
+    busy = {"index": 0, "name": "NVIDIA A100", "memory_total": 40960.0, "memory_used": 8192.0}
+    busy |= {"utilization": 87.0, "power": 250.0}
+    unknown = busy | {"index": 1, "memory_used": None, "utilization": None}
+    nodes = [{"node": "gpu1", "workers": 2, "gpus": [busy, unknown]}]
+    text = workers_text(Queue(replace(SERVICE, nodes=nodes), [], [RUN], 0), HOME)
+    assert text.splitlines()[2:6] == [
+        "gpu1: 2 workers, 2 GPUs",
+        "  GPU 0: NVIDIA A100, 8.0 of 40.0 GiB in use, 87 % busy",
+        "  GPU 1: NVIDIA A100, 40.0 GiB",
+        "run                     study  device  epoch       since (UTC)",
     ]
 
 

@@ -120,9 +120,10 @@ def test_the_queue_shows_the_studies_that_wait_or_run(landing, store):
         status, html = get(page)
         shown = html.partition('<section id="Queue"')[2] or html
         text = text_of(f"<section {shown.partition('</section>')[0]}")
-        assert status == 200 and "a running ann@desk, high priority" in text, text
+        text = re.sub(r"submitted [-\d]+ [:\d]+ UTC", "submitted then", text)
+        assert status == 200 and "a running ann@desk, submitted then, high priority" in text, text
         assert "0 of 6 runs" in text and "gpu1 GPU 0: sgd seed 0, epoch 0/3" in text
-        assert "b queued bob@desk, normal priority, waits for a service" in text
+        assert "b queued bob@desk, submitted then, normal priority, waits for a service" in text
         assert "ended" not in text and "No service is running; start one" in text
     assert "<html" not in get(landing.queue)[1]  # a part of a page
 
