@@ -93,17 +93,24 @@ def watch(store: Store, study: StudyRow, home: Path, *, quiet: bool = False) -> 
 
 
 def follow(store: Store, study: StudyRow, *, follows: bool) -> None:
-    """Print a line per run that has ended, and go on while the study is active."""
+    """Print a line per run that has ended, while the study is active. Say why it failed."""
     watched = Watched(store, study)
     shown: set[int] = set()
     while True:
         for line in watched.lines(shown):
             click.echo(printable(line))
         if not follows or not study.state.is_active:
-            return
+            break
         time.sleep(PERIOD)
         study = _look_again(store, study)
         watched.refresh()
+    if study.state == StudyState.FAILED:
+        _print_problem(study)
+
+
+def _print_problem(study: StudyRow) -> None:
+    for line in (study.problem or "").split("\n"):
+        click.echo(f"error: {printable(line)}", err=True)
 
 
 def _epochs(watched: Watched) -> int:
@@ -119,8 +126,7 @@ def _look_again(store: Store, study: StudyRow) -> StudyRow:
 
 def _conclude(store: Store, study: StudyRow, home: Path, *, quiet: bool) -> int:
     if study.state == StudyState.FAILED:
-        for line in (study.problem or "").split("\n"):
-            click.echo(f"error: {printable(line)}", err=True)
+        _print_problem(study)
         return FAILED
     if study.state == StudyState.STOPPED:
         resume = command(home, "resume", study.name)

@@ -69,9 +69,14 @@ def remove(home: Path, days: int = 0) -> int:
 
 
 def advice(home: Path) -> str | None:
-    """Return how to do the same for an MLflow that is not the home's."""
+    """Return how to do the same for an MLflow that is not the home's.
+
+    RESSMOOTH_CLEAN_MLFLOW is the command for a server that has one, as the deployment's.
+    """
     if is_embedded(home):
         return None
+    if command := os.environ.get("RESSMOOTH_CLEAN_MLFLOW"):
+        return f"to remove what is deleted in MLflow: {command}"
     uri = tracking_uri(home)
     shown = redact(uri, uri)
     # only who runs a server knows its database

@@ -208,6 +208,7 @@ def _missing(kind: str, root: Path, error: Exception) -> str:
     """Return which original files are damaged or missing, and what to do."""
     from torchvision.datasets.utils import calculate_md5
 
+    reason = " ".join(str(error).split())  # torchvision's has line breaks
     sums = {root / name: md5 for name, md5 in _sums(kind).items()}
     found = {file: calculate_md5(file) for file in sums if file.is_file()}
     damaged = [
@@ -217,11 +218,11 @@ def _missing(kind: str, root: Path, error: Exception) -> str:
     ]
     if damaged:
         text = "; ".join(damaged)
-        return f"{text}. Downloading it failed ({error}). Remove the file, or copy it again."
+        return f"{text}. Downloading it failed ({reason}). Remove the file, or copy it again."
     needed = ", ".join(f"{file.relative_to(root)} (MD5 {md5})" for file, md5 in sums.items())
     return (
-        f"{kind} is not in {root} and could not be downloaded ({error}). "
-        f"Put these files there and try again: {needed}"
+        f"{kind} is not in {root} and could not be downloaded. "
+        f"Put these files there and try again: {needed}\n{reason}"
     )
 
 

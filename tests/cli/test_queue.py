@@ -75,6 +75,14 @@ def test_old_studies_are_hidden_unless_all_are_asked_for(tmp_path):
     assert "study-01" in run("queue", "--all", home=tmp_path)
 
 
+def test_the_log_of_a_failed_study_says_why(home):
+    store = open_store(default_url(home))
+    set_state(store, store.study("second").id, "failed", "no data\nnobody answered")
+    store.close()
+    assert run("logs", "second", home=home) == "error: no data\nerror: nobody answered\n"
+    assert run("logs", "first", home=home) == ""
+
+
 def test_watching_without_a_terminal_prints_once(home):
     assert run("queue", "--watch", home=home).count("first") == 1
 

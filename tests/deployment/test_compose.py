@@ -76,7 +76,7 @@ def test_only_this_host_reaches_what_is_published():
 
 def test_only_three_services_have_a_way_out():
     networks = COMPOSE["networks"]
-    for name in ("store", "cluster", "web"):
+    for name in ("store", "cluster", "web", "tls"):
         assert networks[name]["internal"] is True
         no_host = networks[name]["driver_opts"]["com.docker.network.bridge.inhibit_ipv4"]
         assert no_host == "true"  # or local users would reach PostgreSQL and Ray
@@ -86,7 +86,7 @@ def test_only_three_services_have_a_way_out():
         "db": {"store"},
         "migrate": {"store"},
         "backup": {"store"},
-        "mlflow": {"web", "store"},
+        "mlflow": {"web", "store", "tls"},
         "gate": {"edge", "web"},
         "dashboard": {"web"},
         "dashboard-gate": {"edge", "web"},
@@ -95,7 +95,7 @@ def test_only_three_services_have_a_way_out():
         "scheduler": {"outside", "store", "cluster", "web"},
         "study": {"store"},
         "alarm": {"outside"},
-        "caddy": {"outside", "web"},
+        "caddy": {"outside", "tls"},  # MLflow believes only what Caddy says about clients
         "prometheus": {"web"},
         "grafana": {"web"},
         "grafana-gate": {"edge", "web"},
@@ -237,6 +237,7 @@ def test_a_command_starts_no_service_and_trains_nothing_itself():
         "RESSMOOTH_COMMAND": "docker compose run --rm study ressmooth",
         "RESSMOOTH_SERVE": "docker compose up -d",
         "RESSMOOTH_REPORTS": "/reports",
+        "RESSMOOTH_CLEAN_MLFLOW": "docker compose exec mlflow clean-mlflow",
     }
 
 

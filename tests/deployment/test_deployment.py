@@ -62,6 +62,7 @@ with open(sys.argv[1], "wb", 0) as heard:
     while True:
         heard.write(listener.recv(100))
 """
+PROJECT = "com.docker.compose.project=ressmooth-test"
 DATABASES = ("results", "mlflow", "mlflow_auth")
 pytestmark = pytest.mark.deployment
 
@@ -168,8 +169,7 @@ class Deployment:
 
     def containers(self, *services):
         """What Docker knows of the containers of these services, or of all, stopped ones too."""
-        label = ["--filter", "label=com.docker.compose.project=ressmooth-test"]
-        ids = run("docker", "ps", "-aq", *label).stdout.split()
+        ids = run("docker", "ps", "-aq", "--filter", f"label={PROJECT}").stdout.split()
         found = json.loads(run("docker", "inspect", *ids).stdout)
         named = [(c["Config"]["Labels"]["com.docker.compose.service"], c) for c in found]
         return [(name, c) for name, c in named if not services or name in services]
@@ -185,8 +185,10 @@ class Deployment:
 
         wait_for(lambda: not unwell(), seconds, unwell)
 
-    def get(self, path="/", host=None, password=None, user="admin"):
+    def get(self, path="/", host=None, password=None, user="admin", forwarded=None):
         headers = {"Host": host or f"localhost:{self.port}"}
+        if forwarded is not None:
+            headers["X-Forwarded-For"] = forwarded
         if password is not None:
             login = base64.b64encode(f"{user}:{password}".encode()).decode()
             headers["Authorization"] = f"Basic {login}"
@@ -214,8 +216,7 @@ def deployment(tmp_path_factory):
     deployment.init_secrets()
     deployment.compose("build")
     yield deployment
-    profiles = [word for name in ("dashboard", "study", "tls") for word in ("--profile", name)]
-    deployment.compose(*profiles, "down", "-v", "-t", "10")
+    deployment.compose("--profile", "*", "down", "-v", "-t", "10")
 
 
 def test_without_secrets_it_says_what_to_run(deployment):
@@ -231,7 +232,10 @@ def test_secrets_are_strong_and_stay(deployment):
     assert len(set(before.values())) == 11 and all(len(value) == 64 for value in before.values())
     deployment.init_secrets()
     assert {name: deployment.secret(name) for name in names} == before
-    assert (deployment.directory / "secrets").stat().st_mode & 0o777 == 0o700
+    directory = deployment.directory / "secrets"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    modes = {path.stat().st_mode & 0o777 for path in directory.iterdir()}
+    assert modes == {0o644}  # passwords are changed by writing to their files
 
 
 def test_all_services_come_up_healthy(deployment):
@@ -647,6 +651,59 @@ def test_optunas_dashboard_shows_an_exported_study(deployment):
     deployment.compose("--profile", "dashboard", "rm", "-sf", *both)
 
 
+def has_image(name):
+    return run("docker", "image", "inspect", name).returncode == 0
+
+
+def test_behind_caddy_logs_show_the_address_of_the_client(deployment, world):
+    if not has_image("caddy:2.10"):
+        pytest.skip("no image of Caddy here")
+    deployment.environment["MLFLOW_PUBLIC_HOST"] = "localhost"  # Caddy makes its own certificate
+    deployment.compose("up", "-d", "mlflow")
+    deployment.compose("--profile", "tls", "up", "-d", "caddy")
+    deployment.wait_until_healthy()
+    ask = "ip netns exec world curl -sk --resolve localhost:443:198.51.100.1 -w %{http_code}"
+    forged = ["-H", "X-Forwarded-For: 192.0.2.7"]
+
+    def answer(login, *options):
+        return run(*ask.split(), *options, "-u", login, "https://localhost/").stdout[-3:]
+
+    wait_for(lambda: answer("eve:wrong", *forged) == "401", 60)
+    assert answer(f"admin:{deployment.secret('mlflow_admin_password')}") == "200"
+    assert deployment.get(password="wrong", user="mallory", forwarded="192.0.2.8") == 401
+    logs = deployment.compose("logs", "--no-color", "mlflow").stdout
+    assert "failed log-in of user 'eve' from 198.51.100.2" in logs
+    assert "failed log-in of user 'mallory' from" in logs
+    assert "192.0.2." not in logs  # only Caddy is believed
+    deployment.compose("--profile", "tls", "rm", "-sf", "caddy")
+    del deployment.environment["MLFLOW_PUBLIC_HOST"]
+
+
+def test_prometheus_sees_the_service(deployment):
+    if not has_image("prom/prometheus:v3.5.0"):
+        pytest.skip("no image of Prometheus here")
+    monitoring = ["--profile", "monitoring"]
+    deployment.compose(*monitoring, "up", "-d", "prometheus")
+    ask = "promtool query instant http://127.0.0.1:9090 ressmooth_service_active"
+    command = [*monitoring, "exec", "-T", "prometheus", *ask.split()]
+    wait_for(lambda: "=> 1 " in deployment.compose(*command, check=False).stdout, 90)
+    deployment.compose(*monitoring, "rm", "-sf", "prometheus")
+
+
+def test_what_is_deleted_in_mlflow_is_removed_for_good(deployment):
+    find = "SELECT experiment_id FROM experiments WHERE lifecycle_stage = 'deleted'"
+    deployment.study("ressmooth", "delete", "killed", "--yes")
+    (experiment,) = deployment.query(find, "mlflow")
+    note = deployment.study("ressmooth", "clean", "--yes").stderr
+    assert "in MLflow: docker compose exec mlflow clean-mlflow" in note
+    deployment.compose("exec", "-T", "mlflow", "clean-mlflow", "1")  # it was deleted today
+    assert deployment.query(find, "mlflow") == [experiment]
+    deployment.compose("exec", "-T", "mlflow", "clean-mlflow")
+    assert deployment.query(find, "mlflow") == []
+    files = f"find /artifacts/{experiment} -type f"
+    assert not deployment.compose("exec", "-T", "mlflow", "sh", "-c", files, check=False).stdout
+
+
 def test_it_stops_cleanly_and_keeps_everything(deployment):
     rows = deployment.rows()
     began = time.monotonic()
@@ -683,3 +740,13 @@ def test_a_backup_brings_back_what_was_wiped(deployment):
     again = deployment.study("python", "-m", "ressmooth.study", "calm.toml")
     assert " on " not in again.stderr and "laplace" in again.stdout
     assert deployment.results("calm") == recorded
+
+
+def test_an_installation_is_removed_with_what_its_profiles_run(deployment):
+    deployment.compose("--profile", "dashboard", "up", "-d", "dashboard", "dashboard-gate")
+    deployment.compose("--profile", "*", "down", "-v", "-t", "10")
+    left = [
+        run("docker", kind, "ls", "-q", "--filter", f"label={PROJECT}", *options).stdout
+        for kind, *options in (("container", "-a"), ("volume",), ("network",))
+    ]
+    assert left == ["", "", ""]

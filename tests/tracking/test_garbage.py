@@ -135,6 +135,16 @@ def test_another_mlflow_is_left_alone_and_its_command_shown(tmp_path, monkeypatc
     )
 
 
+def test_in_the_deployment_the_note_is_the_command_of_its_mlflow(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    monkeypatch.setenv("RESSMOOTH_CLEAN_MLFLOW", "docker compose exec mlflow clean-mlflow")
+    open_store(default_url(tmp_path)).close()
+    assert clean(tmp_path, "--yes") == (
+        "note: to remove what is deleted in MLflow: docker compose exec mlflow clean-mlflow\n"
+        f"nothing to free in {tmp_path}\n"
+    )
+
+
 def test_an_unreadable_mlflow_does_not_keep_the_rest_from_being_cleaned(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     open_store(default_url(tmp_path)).close()

@@ -233,7 +233,7 @@ def test_a_wrong_or_missing_original_is_named_with_its_sum(name, offline, tmp_pa
     file, md5 = ORIGINALS[name]
     with pytest.raises(DataError, match="could not be downloaded") as raised:
         load(name, tmp_path)
-    assert f"{file} (MD5 {md5})" in str(raised.value)
+    assert f"{file} (MD5 {md5})" in str(raised.value).partition("\n")[0]  # what the queue shows
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_bytes(b"half of it")
     with pytest.raises(DataError) as raised:
