@@ -210,6 +210,7 @@ def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str
         if arm.failed
     ]
     found += _test_notes(lines)
+    found += _limit_notes(comparisons)
     found += dict.fromkeys(
         f"{line.arm.label} also differs from {line.reference.label} in {', '.join(keys)}."
         for line in lines
@@ -238,6 +239,24 @@ def _test_notes(lines: Sequence[Line]) -> list[str]:
         )
     if any(line.sample.interval for line in lines):
         found.append("The 95 % interval of a mean is Student's t, valid for one look.")
+    return found
+
+
+def _limit_notes(comparisons: Sequence[Comparison]) -> list[str]:
+    """Say which choices no verdict is corrected for."""
+    tables = [comparison for comparison in comparisons if comparison.tested]
+    found = []
+    if len(tables) > 1:
+        found.append(
+            f"The {100 * LEVEL:g} % of false verdicts hold for each of the {len(tables)} tables, "
+            "not for all together."
+        )
+    asked = {line.arm.asked for table in tables for line in table.lines if line.arm.asked}
+    found += [
+        f"The reference is {name} because of --reference. No correction covers a reference that "
+        "was chosen after a look at the results."
+        for name in sorted(asked)
+    ]
     return found
 
 

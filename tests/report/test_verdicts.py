@@ -174,6 +174,19 @@ def test_the_notes_say_which_figures_are_biased(store, compared):
     assert "None of them corrects" not in text
 
 
+def test_the_notes_say_what_a_verdict_does_not_cover(store, compared):
+    several = "The 5 % of false verdicts hold for each of the 2 tables, not for all together."
+    assert several in verdicts.notes(compared, against_paper=False)
+    assert several not in verdicts.notes(compared[:1], against_paper=False)
+    study = records.simulate(store, specs.study(ARMS, seeds=2, name="asked", **EIGHTH), accuracy)
+    asked = verdicts.notes(compare_studies(store, [study], "laplace"), against_paper=False)
+    chosen = (
+        "The reference is laplace because of --reference. No correction covers a reference that "
+        "was chosen after a look at the results."
+    )
+    assert chosen in asked and chosen not in verdicts.notes(compared, against_paper=False)
+
+
 @pytest.mark.parametrize(
     "fails, note",
     [
