@@ -22,6 +22,7 @@ COMMANDS = {  # by module of ressmooth.cli
     "train": ("train", "bench"),
     "studies": ("list", "show", "compare", "report", "plot", "export", "retry", "rerun"),
     "manage": ("rename", "delete", "clean"),
+    "archives": ("import",),
     "queue": ("queue", "workers"),
     "service": ("serve", "watch", "logs", "stop", "resume", "priority"),
     "admin": ("fetch", "sync", "ui", "db", "doctor", "schema"),

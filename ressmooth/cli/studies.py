@@ -180,7 +180,7 @@ def plot(picture: str, out: Path, force: bool) -> None:
 
 
 @main.command()
-@click.argument("study")
+@click.argument("studies", nargs=-1, required=True, metavar="STUDY...")
 @click.option(
     "--table",
     type=click.Choice(["epochs", "runs", "trials", "comparison"]),
@@ -189,15 +189,22 @@ def plot(picture: str, out: Path, force: bool) -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "json", "parquet", "optuna", "mlflow"]),
+    type=click.Choice(["csv", "json", "parquet", "optuna", "mlflow", "archive"]),
     default="csv",
-    help="mlflow: log each arm's best network to MLflow",
+    help="mlflow: log each arm's best network to MLflow; archive: for `ressmooth import`",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="file for parquet or optuna")
+@click.option("--out", type=click.Path(path_type=Path), help="file for parquet, optuna or archive")
+@click.option("--weights", is_flag=True, help="archive: with the best weights of each run")
 @with_force
 @with_home
 def export(
-    study: str, table: str | None, form: str, out: Path | None, force: bool, home: Path
+    studies: tuple[str, ...],
+    table: str | None,
+    form: str,
+    out: Path | None,
+    weights: bool,
+    force: bool,
+    home: Path,
 ) -> None:
     """Print a table of STUDY, or write it for another program.
 
@@ -205,15 +212,22 @@ def export(
     ressmooth export quickstart --table runs > runs.csv
     ressmooth export quickstart --format parquet --out epochs.parquet
     ressmooth export quickstart --format optuna --out optuna.db
+    ressmooth export mine yours --format archive --out results.zip
     """
-    if (form in ("optuna", "parquet")) != (out is not None):
-        rule = "optuna and parquet need --out FILE; the others take no --out"
+    if (form in ("optuna", "parquet", "archive")) != (out is not None):
+        rule = "optuna, parquet and archive need --out FILE; the others take no --out"
         raise ConfigError(f"--format {form}: {rule}")
-    if table and form in ("optuna", "mlflow"):
+    if table and form in ("optuna", "mlflow", "archive"):
         raise ConfigError(f"--table {table}: only with --format csv, json or parquet")
+    if form != "archive" and (weights or len(studies) > 1):
+        given = "--weights" if weights else ", ".join(studies)
+        raise ConfigError(f"{given}: only with --format archive; the others take one study")
     store = open_home(home)
-    row = find_study(store, study)
-    if form == "mlflow":
+    rows = [find_study(store, study) for study in dict.fromkeys(studies)]
+    row = rows[0]
+    if form == "archive" and out is not None:
+        _export_archive(store, rows, out, weights, force, home)
+    elif form == "mlflow":
         _log_models(store, row, home)
     elif form == "optuna" and out is not None:
         from ressmooth.report.export import is_optuna_export, write_optuna
@@ -236,6 +250,19 @@ def _export_table(
         return
     _replace(out, home, force, is_parquet_export, table.write_parquet)
     click.echo(f"wrote {out}: {count(len(table.records), 'row')}")
+
+
+def _export_archive(
+    store: "Store", rows: "list[StudyRow]", out: Path, weights: bool, force: bool, home: Path
+) -> None:
+    from ressmooth.report.archive import is_archive, write_archive
+
+    names = [row.name for row in rows]
+    write = partial(write_archive, store, names, home=home, weights=weights)
+    _replace(out, home, force, is_archive, write)
+    size = out.stat().st_size / 1e6
+    read_it = join(["ressmooth", "import", str(out)])
+    click.echo(f"wrote {out} ({size:.1f} MB); read it elsewhere with: {read_it}")
 
 
 def _log_models(store: "Store", row: "StudyRow", home: Path) -> None:

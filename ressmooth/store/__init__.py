@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+from ressmooth.store.archive import ArchivedStudy, Archives, Imported
 from ressmooth.store.database import Database, default_url, safe_url
 from ressmooth.store.lease import Leases
 from ressmooth.store.migrate import upgrade
@@ -40,10 +41,12 @@ from ressmooth.store.submissions import Submissions
 
 __all__ = [
     "OUT_OF_MEMORY",
+    "ArchivedStudy",
     "Attempt",
     "EpochRow",
     "Event",
     "Holder",
+    "Imported",
     "Notification",
     "OutboxRow",
     "Placing",
@@ -76,7 +79,15 @@ __all__ = [
 
 
 class Store(
-    Studies, Submissions, Runs, Queries, QueueQueries, StatisticsQueries, Leases, OutboxQueue
+    Studies,
+    Submissions,
+    Runs,
+    Queries,
+    QueueQueries,
+    StatisticsQueries,
+    Leases,
+    OutboxQueue,
+    Archives,
 ):
     """One database of results. Opening it never changes its schema."""
 

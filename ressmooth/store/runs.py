@@ -110,9 +110,7 @@ class Runs(Part):
     @reading
     def curves(self, connection: Connection, study_id: int) -> dict[int, list[EpochRow]]:
         """Return the curves of a study's runs by run id, without runs that have no epoch yet."""
-        runs = select(Run.id).join(Trial, Run.trial_id == Trial.id)
-        of_study = Epoch.run_id.in_(runs.where(Trial.study_id == study_id))
-        return _curves(connection, CURVES.where(of_study))
+        return curves_of_study(connection, study_id)
 
     @reading
     def checkpoints(self, connection: Connection, run_id: int) -> list[tuple[int, str]]:
@@ -277,6 +275,12 @@ class Runs(Part):
             connection.execute(reject.values(parked="the run is trained again"), runs)
             reopen(connection, {run.trial_id for run in failed})
         return len(failed)
+
+
+def curves_of_study(connection: Connection, study_id: int) -> dict[int, list[EpochRow]]:
+    runs = select(Run.id).join(Trial, Run.trial_id == Trial.id)
+    of_study = Epoch.run_id.in_(runs.where(Trial.study_id == study_id))
+    return _curves(connection, CURVES.where(of_study))
 
 
 def _curves(connection: Connection, query: Select[Any]) -> dict[int, list[EpochRow]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import Connection, ScalarSelect, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, delete, insert, select, update
 from sqlalchemy.engine import RowMapping
 
 from ressmooth.errors import ConfigError
@@ -48,7 +48,7 @@ class Studies(Part):
 
     @reading
     def study(self, connection: Connection, name: str) -> StudyRow | None:
-        return _find(connection, name)
+        return find_study(connection, Study.name == name)
 
     @reading
     def warm_start(self, connection: Connection, spec: StudySpec) -> WarmStart | None:
@@ -168,7 +168,7 @@ def record_study(connection: Connection, spec: StudySpec) -> int:
     if warm_start := _warm_start(connection, spec):
         content["spec"] |= {"warm_start": warm_start.to_dict()}
     connection.execute(insert_new(Study, connection.dialect.name).values(new | content))
-    stored = _find(connection, spec.name)
+    stored = find_study(connection, Study.name == spec.name)
     assert stored is not None
     if "warm_start" in stored.spec:  # another launcher may have recorded it first
         content["spec"] |= {"warm_start": stored.spec["warm_start"]}
@@ -207,18 +207,18 @@ def _study_of(trial_id: int) -> ScalarSelect[int]:
     return select(Trial.study_id).where(Trial.id == trial_id).scalar_subquery()
 
 
-def _find(connection: Connection, name: str) -> StudyRow | None:
-    row = connection.execute(select(Study).where(Study.name == name)).mappings().first()
+def find_study(connection: Connection, predicate: ColumnElement[bool]) -> StudyRow | None:
+    row = connection.execute(select(Study).where(predicate)).mappings().first()
     return None if row is None else _study_row(row)
 
 
 def _warm_start(connection: Connection, spec: StudySpec) -> WarmStart | None:
     if spec.search.warm_start is None:
         return None
-    if recorded := _find(connection, spec.name):
+    if recorded := find_study(connection, Study.name == spec.name):
         found = recorded.spec.get("warm_start")
         return None if found is None else WarmStart(**found)
-    source = _find(connection, spec.search.warm_start)
+    source = find_study(connection, Study.name == spec.search.warm_start)
     if source is None:
         names = connection.scalars(select(Study.name).order_by(Study.id))
         raise unknown_study(spec.search.warm_start, names)

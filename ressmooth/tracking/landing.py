@@ -19,6 +19,7 @@ from ressmooth import paths
 from ressmooth.errors import ConfigError, RessmoothError
 from ressmooth.formatting import glue
 from ressmooth.report import queue as shown
+from ressmooth.report.archive import bundled_archives, read_archive
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
 from ressmooth.report.page import Report, write
 from ressmooth.report.tables import states_text
@@ -61,6 +62,15 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Example:
+    """A trained study that comes with the package."""
+
+    name: str
+    description: str
+    verdicts: list[str]
+
+
+@dataclass(frozen=True)
 class Page:
     """Some of the studies, newest first."""
 
@@ -85,13 +95,15 @@ class Landing:
             Route("/queue", self.queue),
             Route("/report/{study}", self.report),
             Route("/curves/{study}", self.curves),
+            Route("/example/{study}", self.example),
         ]
 
     def index(self, request: Request) -> HTMLResponse:
         try:
             asked = request.query_params.get("page", "")
             page = self.page(int(asked) if asked.isdecimal() and len(asked) < 9 else 1)
-            return self._page(page=page, studies=page.studies, **self._queue())
+            examples = [] if page.studies else self.examples()
+            return self._page(page=page, studies=page.studies, examples=examples, **self._queue())
         except RessmoothError as error:
             return self._page(problem=error, status=500)
 
@@ -127,6 +139,23 @@ class Landing:
             return self._page(opens=f"{MLFLOW}/{charts}")
         except RessmoothError as error:
             return self._page(problem=error, status=404)
+
+    def example(self, request: Request) -> HTMLResponse:
+        """Answer with the report of a study that comes with the package."""
+        name = request.path_params["study"]
+        for archive in map(read_archive, bundled_archives()):
+            if report := archive.report(name):
+                return _html(report)
+        return self._page(problem=ConfigError(f"no example {name!r} here"), status=404)
+
+    def examples(self) -> list[Example]:
+        """Return the studies that come with the package, already trained."""
+        archives = map(read_archive, bundled_archives())
+        return [
+            Example(name, archive.rows(name).study.spec["description"], archive.verdicts(name))
+            for archive in archives
+            for name in archive.studies
+        ]
 
     def page(self, number: int) -> Page:
         """Return a page of the studies, the nearest one. A home without a database has none."""
@@ -178,7 +207,9 @@ class Landing:
     def _page(self, status: int = 200, **values: Any) -> HTMLResponse:
         launch = paths.command(self.home, "study", "quickstart")
         template = TEMPLATES.get_template("landing.html")
-        names = {"mlflow": MLFLOW, "home": self.home, "place": self.place, "launch": launch}
+        take = paths.command(self.home, "import", "--bundled")
+        names = {"mlflow": MLFLOW, "home": self.home, "place": self.place}
+        names |= {"launch": launch, "take": take}
         text = template.render(**names, **values)
         return _html(text, status)
 

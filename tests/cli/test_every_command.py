@@ -38,6 +38,7 @@ HOMELY = [  # every command that takes --home
     ["rename", "tiny", "other"],
     ["delete", "tiny", "--yes"],
     ["clean", "--yes"],
+    ["import", "--bundled"],
     ["serve"],
     ["queue"],
     ["workers"],

@@ -48,7 +48,7 @@ MLFLOW_OUT = ("--format", "mlflow", "--out", "x")
 )
 def test_out_is_required_for_files_and_for_no_other_format(home, options):
     result = run("export", "tiny", *options, home=home)
-    rule = "optuna and parquet need --out FILE; the others take no --out"
+    rule = "optuna, parquet and archive need --out FILE; the others take no --out"
     assert result.exit_code == 2 and rule in result.stderr
 
 

@@ -1,6 +1,7 @@
 """The pages in front of MLflow, without a server."""
 
 import re
+from contextlib import closing
 from dataclasses import replace
 from html import unescape
 
@@ -10,7 +11,9 @@ from helpers.records import ARMS, ENVIRONMENT, open_study, runs_of, simulate, tr
 from helpers.store_rows import set_state
 from starlette.requests import Request
 
+from ressmooth.report import archive
 from ressmooth.store import Holder, Priority, default_url, open_store
+from ressmooth.tracking import landing as landing_page
 from ressmooth.tracking.landing import Landing
 from ressmooth.tracking.mirror import Mirror
 from ressmooth.tracking.server import tracking_uri
@@ -219,3 +222,22 @@ def test_the_curves_open_in_mlflow_once_they_are_delivered(landing, store, tmp_p
     status, html = get(landing.curves, "charted")
     opened = unescape(re.search(r'<body data-opens="([^"]*)"', html)[1])
     assert status == 200 and opened.startswith("/mlflow/#/experiments/1/runs?workflowType=machine")
+
+
+def test_an_empty_home_shows_the_bundled_results(landing, store, tmp_path, monkeypatch):
+    """A newcomer sees a trained study with its verdict and its report, without training."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with closing(open_store(default_url(elsewhere))) as other:
+        simulate(other, specs.study(ARMS, seeds=2, name="example"), lambda config: 80.0)
+        archive.write_archive(other, ["example"], elsewhere / "example.zip", elsewhere)
+    monkeypatch.setattr(landing_page, "bundled_archives", lambda: [elsewhere / "example.zip"])
+    html = get(landing.index)[1]
+    assert 'href="/example/example"' in html
+    assert f"ressmooth import --bundled --home {tmp_path}" in text_of(html)
+    assert archive.read_archive(elsewhere / "example.zip").verdicts("example")[0] in text_of(html)
+    status, report = get(landing.example, "example")
+    assert status == 200 and "example · ressmooth</title>" in report
+    assert get(landing.example, "nothing")[0] == 404
+    open_study(store, "own")
+    assert 'href="/example/example"' not in get(landing.index)[1]
