@@ -3,10 +3,12 @@
 from contextlib import closing
 
 from ressmooth.store.database import Database, default_url, safe_url
+from ressmooth.store.forks import Donor, Forks
 from ressmooth.store.lease import Leases
 from ressmooth.store.migrate import upgrade
 from ressmooth.store.outbox import OutboxQueue
 from ressmooth.store.placing import Placing, RaceResult
+from ressmooth.store.published import Problem, PublishedFigure
 from ressmooth.store.queries import Queries
 from ressmooth.store.queue import QueueQueries
 from ressmooth.store.rows import (
@@ -18,8 +20,6 @@ from ressmooth.store.rows import (
     Notification,
     OutboxRow,
     Priority,
-    Problem,
-    PublishedFigure,
     Queue,
     QueuedStudy,
     RunFiles,
@@ -41,6 +41,7 @@ from ressmooth.store.submissions import Submissions
 __all__ = [
     "OUT_OF_MEMORY",
     "Attempt",
+    "Donor",
     "EpochRow",
     "Event",
     "Holder",
@@ -76,7 +77,7 @@ __all__ = [
 
 
 class Store(
-    Studies, Submissions, Runs, Queries, QueueQueries, StatisticsQueries, Leases, OutboxQueue
+    Studies, Submissions, Runs, Forks, Queries, QueueQueries, StatisticsQueries, Leases, OutboxQueue
 ):
     """One database of results. Opening it never changes its schema."""
 

@@ -194,7 +194,7 @@ class Runs(Part):
         self._check_held(connection, attempt.run_id)
         is_current = (Run.attempt == attempt.number) & (Run.state == State.RUNNING)
         values = {**NO_OUTCOME, **outcome, "state": state, "finished_at": db_now()}
-        if not _change(connection, attempt.run_id, is_current, values):
+        if not change_run(connection, attempt.run_id, is_current, values):
             run = _run(connection, attempt.run_id)
             if (run.attempt, run.state) != (attempt.number, state):
                 raise _stale(run, attempt)
@@ -224,7 +224,7 @@ class Runs(Part):
         if attempt is not None:
             is_ours &= Run.attempt == attempt.number
         values = {"state": State.WAITING} | ({"error": reason} if reason else {})
-        _change(connection, run_id, is_ours, values)
+        change_run(connection, run_id, is_ours, values)
 
     def fail_worker(self, run_id: int, reason: str) -> int:
         """Requeue a run whose worker died. Return how often that has happened."""
@@ -248,7 +248,7 @@ class Runs(Part):
         """Mark an unfinished run as failed."""
         self._check_held(connection, run_id)
         values = {"state": State.FAILED, "error": reason, "finished_at": db_now()}
-        _change(connection, run_id, IS_OPEN, {"attempt": Run.attempt + 1, **values})
+        change_run(connection, run_id, IS_OPEN, {"attempt": Run.attempt + 1, **values})
 
     def _check_held(self, connection: Connection, run_id: int) -> None:
         if self.holder is None:
@@ -267,6 +267,7 @@ class Runs(Part):
             )
             .values(state=State.WAITING, failures=0, last_epoch=0, **NO_OUTCOME)
             .values(started_at=None, finished_at=None, data_sha256=None)
+            .values(forked_from=None, forked_at=None)
             .returning(Run.id, Run.trial_id)
         ).all()
         runs = [{"of_run": run.id} for run in failed]
@@ -308,7 +309,7 @@ def _run(connection: Connection, run_id: int) -> RunRow:
     return RunRow(**row)
 
 
-def _change(
+def change_run(
     connection: Connection, run_id: int, condition: ColumnElement[bool], values: dict[str, Any]
 ) -> bool:
     """Update and announce a run if it meets the condition. Return whether it did."""
