@@ -7,17 +7,22 @@ trains its prefix itself.
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ressmooth import paths
+from ressmooth.config import COSTS
 from ressmooth.errors import CheckpointError
 from ressmooth.search.forks import Forks, forks
 from ressmooth.spec import read_stored
 from ressmooth.store import Attempt, RunRow, Store
 from ressmooth.training import checkpoint
 from ressmooth.training.trainer import Trainer
+
+# What an epoch costs a run if another one has trained it
+FREE: dict[str, Any] = {**dict.fromkeys(COSTS), "seconds": 0.0}
 
 
 def forks_in(spec: dict[str, Any], run: RunRow) -> set[int]:
@@ -46,6 +51,7 @@ def fork(
             trainer.restore({**state, "config": run.config})
         except CheckpointError:
             continue
+        trainer.curve = [replace(epoch, **FREE) for epoch in trainer.curve]
         store.record_fork(attempt, donor)
         return
     store.record_fork(attempt, None)

@@ -262,6 +262,11 @@ class RunRow:
     forked_at: int | None  # the last epoch of that
 
     @property
+    def trained_epochs(self) -> int:
+        """Return the epochs that it trained itself."""
+        return max(0, self.last_epoch - (self.forked_at or 0))
+
+    @property
     def needs_whole_gpu(self) -> bool:
         """Tell whether the last attempt ran out of GPU memory. The next one has it to itself."""
         return self.error == OUT_OF_MEMORY and not self.state.is_terminal

@@ -17,6 +17,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    func,
     insert,
     select,
     update,
@@ -133,11 +134,12 @@ class Runs(Part):
         for key, used in (("device", Run.device), ("threads", Run.threads)):
             if key in settings:  # as configured, or as used if configured as "auto" or 0
                 similar.append((_setting(key) == settings[key]) | (used == settings[key]))
+        trained = Run.last_epoch - func.coalesce(Run.forked_at, 0)
         query = (
-            select(Run.seconds / Run.last_epoch)
+            select(Run.seconds / trained)
             .where(
                 Run.state.in_((State.COMPLETE, State.PRUNED)),
-                Run.last_epoch > 0,
+                trained > 0,
                 Run.seconds > 0,
                 *similar,
             )

@@ -59,8 +59,7 @@ def test_other_weight_decays_have_prefixes_of_their_own():
 
 
 def test_the_bundled_studies_save_what_the_issue_counted():
-    found = {name: sharing(load(name), 1e-3) for name in bundled()}
-    shares = {name: round(100 * each.share) for name, each in found.items()}
+    shares = {name: round(100 * sharing(load(name)).share) for name in bundled()}
     assert shares["paper-table1"] == 66 and shares["paper-table2"] == 78
     assert {shares[name] for name in shares if "table3" in name} == {76, 77}
 
