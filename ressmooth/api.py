@@ -89,8 +89,8 @@ class Study:
     def runs(self) -> "pandas.DataFrame":
         """Return a row per run: study, arm, trial, run, seed, state, dataset, model, fraction,
         max_acc, mean_acc and test_acc, the same of nll, ece and macro_f1 with best_ instead of
-        max_, epochs, last_epoch, seconds, started_at, finished_at, error, failures, host, device,
-        threads, git_commit, weights_sha256, data_sha256 and uid.
+        max_, epochs, last_epoch, forked_from, forked_at, seconds, started_at, finished_at, error,
+        failures, host, device, threads, git_commit, weights_sha256, data_sha256 and uid.
         """
         return self._frame("runs")
 

@@ -67,7 +67,7 @@ PREFIXES: dict[str, tuple[str, ...]] = {
 # The settings that only some runs use, by the value of another setting (of a name with a prefix,
 # by the prefix). Runs use all others.
 LOSS = ("output", "reduction")
-ANNEALING = ("mu", "b", "horizon")
+ANNEALING = ("mu", "b", "horizon", "cutoff")
 SPECIFIC: dict[str, dict[str, tuple[str, ...]]] = {
     "method": {
         "smoothing": ("distribution", "alpha", "layers", "through_diffusivity", *LOSS),
@@ -113,6 +113,9 @@ class RunConfig(Table):
     mu: float = Field(0.75, ge=0, le=1, description="peak of the scale, fraction of training")
     b: Positive = Field(0.5, description="width of the annealing, in units of its time axis")
     horizon: Positive = Field(10.0, description="length of the annealing's time axis")
+    cutoff: float = Field(
+        0.0, ge=0, lt=1, description="a scale below it counts as 0, and runs share their beginning"
+    )
     scale: float = Field(1.0, ge=0, le=1, description="scale of the constant distribution")
     alpha: float = Field(1.0, ge=0, le=1e6, description="steepness of the diffusivity; 0: global")
     layers: int = Field(1, ge=1, le=100, description="smoothing layers")

@@ -112,7 +112,20 @@ def checkpoint(directory: Path, epoch: int) -> Path:
     return directory / f"epoch-{epoch:06d}.pt"
 
 
+def fork(directory: Path, epoch: int) -> Path:
+    """Return the checkpoint from which other runs continue. It stays when the run has ended."""
+    return directory / f"fork-{epoch:06d}.pt"
+
+
 def remove_checkpoints(directory: Path) -> None:
-    for path in directory.glob("epoch-*"):
+    _remove(directory, "epoch-*")
+
+
+def remove_forks(directory: Path) -> None:
+    _remove(directory, "fork-*")
+
+
+def _remove(directory: Path, pattern: str) -> None:
+    for path in directory.glob(pattern):
         with suppress(OSError):
             path.unlink()

@@ -45,6 +45,7 @@ class _Peaked:
     mu: float  # position of the peak, as a fraction of training
     b: float  # width, in units of x
     horizon: float = 10.0  # length of the time axis: x = horizon * progress
+    cutoff: float = 0.0  # a scale below it counts as 0; not in the paper
 
     def __post_init__(self) -> None:
         if not 0 <= self.mu <= 1:
@@ -52,18 +53,24 @@ class _Peaked:
         for name, value in (("b", self.b), ("horizon", self.horizon)):
             if not 1e-6 <= value <= 1e6:
                 raise ValueError(f"{name} must be between 1e-6 and 1e6, but got {value}.")
+        if not 0 <= self.cutoff < 1:
+            raise ValueError(f"cutoff must be at least 0 and below 1, but got {self.cutoff}.")
 
     def _decay(self, progress: Progress) -> Progress:
         """Return exp(-|x - mu*horizon| / b)."""
         exponent = -abs(progress - self.mu) * self.horizon / self.b
         return exponent.exp() if isinstance(exponent, Tensor) else math.exp(exponent)
 
+    def _cut(self, scale: Progress) -> Progress:
+        """Return the scale, or 0 if it is below the cutoff."""
+        return scale * (scale >= self.cutoff)
+
 
 class Laplace(_Peaked):
     """s = exp(-|x - mu*horizon| / b): (14) divided by its maximum."""
 
     def __call__(self, progress: Progress) -> Progress:
-        return self._decay(progress)
+        return self._cut(self._decay(progress))
 
 
 class Logistic(_Peaked):
@@ -71,7 +78,8 @@ class Logistic(_Peaked):
 
     def __call__(self, progress: Progress) -> Progress:
         decay = self._decay(progress)
-        return 4 * decay / (1 + decay) ** 2  # sech^2(z/2) for decay = exp(-|z|); never overflows
+        # sech^2(z/2) for decay = exp(-|z|); never overflows
+        return self._cut(4 * decay / (1 + decay) ** 2)
 
 
 @dataclass(frozen=True)
@@ -226,7 +234,7 @@ class _ResidualLoss(nn.Module):
         self.through_diffusivity = through_diffusivity
         self.output, self.class_reduction, self.reduction = output, class_reduction, reduction
         self.ignore_index = ignore_index
-        self.diffusivity: Tensor | None = None  # kappa of the last call, for a run's curve
+        self.diffusivity: Tensor | None = None  # kappa of the last call, None where s = 0
 
     def forward(self, logits: Tensor, target: Tensor, progress: Progress) -> Tensor:
         _check_progress(progress)
@@ -237,12 +245,18 @@ class _ResidualLoss(nn.Module):
         if is_counted is not None:
             d = d.where(is_counted.unsqueeze(self.axis), 0.0)  # no loss and no gradient
         scale = self.annealing(progress)
+        self.diffusivity = None
+        if isinstance(scale, Tensor) or scale:  # 0: the plain squared error, in every bit
+            d = self._smooth(d, scale)
+        losses = squared_norm(d, self.class_reduction, self.outputs)
+        return _reduce(losses, self.reduction, is_counted)
+
+    def _smooth(self, d: Tensor, scale: float | Tensor) -> Tensor:
         # The paper's "deterministic smoothing kernel": the backward pass takes kappa as constant.
         source = d if self.through_diffusivity else d.detach()
         kappa = diffusivity(source, scale, self.alpha, self.outputs)
         self.diffusivity = kappa.detach()
-        losses = squared_norm(self.smoothed(d, kappa), self.class_reduction, self.outputs)
-        return _reduce(losses, self.reduction, is_counted)
+        return self.smoothed(d, kappa)
 
     def _is_counted(self, target: Tensor) -> Tensor | None:
         """Return a mask of the targets that are not ignored, or None if none can be."""

@@ -151,7 +151,7 @@ def test_used_settings_follow_method_distribution_and_optimizer():
     assert set(used_settings({"method": "mse"})) - always == {*loss, "momentum", "nesterov"}
     smoothing = {*loss, "distribution", "alpha", "layers", "through_diffusivity"}
     smoothing |= {"momentum", "nesterov"}
-    assert set(used_settings({})) - always == {*smoothing, "mu", "b", "horizon"}
+    assert set(used_settings({})) - always == {*smoothing, "mu", "b", "horizon", "cutoff"}
     assert set(used_settings({"distribution": "constant"})) - always == {*smoothing, "scale"}
     assert {"dataset", "lr", "weight_decay", "seed", "epochs", "method", "optimizer"} <= always
     ordered = used_settings({"method": "label_smoothing", "b": 0.3})

@@ -21,6 +21,7 @@ LAYERS = """
     store
     spec
     smoothing
+    prefix
     config
     plugins
     build paths formatting evidence

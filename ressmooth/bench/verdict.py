@@ -31,6 +31,7 @@ class Finding:
     winners: dict[str, int]  # trials by arm
     verdicts: Verdicts
     epochs: int
+    seeds: Mapping[int, int]  # by trial
 
 
 def measure(*, quick: bool) -> list[Row]:
@@ -131,7 +132,8 @@ def full_grid(racers: list[Racer], seeds: int) -> Finding:
         if arm != REFERENCE
     }
     winners = {arm: leader.trial for arm, leader in leaders.items()}
-    return Finding(winners, verdicts, seeds * sum(racer.epochs for racer in racers))
+    epochs = seeds * sum(racer.epochs for racer in racers)
+    return Finding(winners, verdicts, epochs, {racer.trial: seeds for racer in racers})
 
 
 def _verdict(ours: Racer, reference: Racer, seeds: int, comparisons: int) -> RaceResult:
@@ -162,6 +164,7 @@ def _finding(racers: list[Racer], placings: list[Placing], seeds: Mapping[int, i
         winners={arm: placing.trial_id for arm, placing in leaders.items()},
         verdicts={arm: p.result for arm, p in leaders.items() if arm != REFERENCE},
         epochs=sum(racer.epochs * seeds[racer.trial] for racer in racers),
+        seeds=seeds,
     )
 
 

@@ -35,14 +35,16 @@ def list_(home: Path) -> None:
 
 @main.command()
 @click.argument("study")
+@click.option("--tree", is_flag=True, help="show which runs continue the prefix of another")
 @with_home
-def show(study: str, home: Path) -> None:
+def show(study: str, tree: bool, home: Path) -> None:
     """Show every trial and run of STUDY, then the comparison."""
     from ressmooth.report.tables import details
+    from ressmooth.report.tree import tree_of
 
     store = open_home(home)
     row = find_study(store, study)
-    click.echo(details(store, row))
+    click.echo(tree_of(store.trials(row.id)) if tree else details(store, row))
     states = {run.state for trial in store.trials(row.id) for run in trial.runs}
     if "failed" in states:
         click.echo(f"retry what failed: {command(home, 'retry', study, '--failed')}", err=True)

@@ -113,9 +113,10 @@ def bench(
     from ressmooth.bench import timing
 
     if verdict:
+        from ressmooth.bench.prefixes import measure as measure_prefixes
         from ressmooth.bench.verdict import measure as measure_verdict
 
-        rows = measure_verdict(quick=quick)
+        rows = [*measure_verdict(quick=quick), *measure_prefixes(quick=quick)]
     elif study:
         from ressmooth.bench.study import measure as measure_study
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
+from ressmooth import paths
 from ressmooth.config import DatasetName, RunConfig, is_own
 from ressmooth.errors import ConfigError, RessmoothError, StudyBusy, TrackingError
 from ressmooth.formatting import count
@@ -24,10 +25,15 @@ from ressmooth.tracking import garbage
 from ressmooth.tracking.garbage import Garbage
 from ressmooth.training.decoded import own_key
 
+if TYPE_CHECKING:
+    from ressmooth.search.planner import Planner
+
 DAY = 86400.0  # seconds
 ENDED = (StudyState.ENDED, StudyState.FAILED)
 TEMPORARY = r"\.[0-9a-f]{8}\.tmp"  # of a writer that was killed
-CHECKPOINT = re.compile(rf"epoch-\d{{6,}}\.(pt|corrupt)({TEMPORARY})?|best\.safetensors{TEMPORARY}")
+CHECKPOINT = re.compile(
+    rf"(epoch|fork)-\d{{6,}}\.(pt|corrupt)({TEMPORARY})?|best\.safetensors{TEMPORARY}"
+)
 WEIGHTS = re.compile(r"best\.safetensors")
 UID = re.compile(r"[0-9a-f]{32}")
 DATASETS = "|".join([*get_args(DatasetName), "(images|npz)-[0-9a-f]{16}"])
@@ -105,6 +111,14 @@ def find(store: Store, home: Path, days: int = 0) -> Found:
     if advice := garbage.advice(home):
         found.notes.append(advice)
     return found
+
+
+def remove_forks(store: Store, planner: "Planner", home: Path) -> None:
+    """Remove the checkpoints that the runs of a study left for each other. It has ended."""
+    if planner.has_forks:
+        for trial in store.each_trial(planner.study_id):
+            for run in trial.runs:
+                paths.remove_forks(paths.run_directory(home, run.uid))
 
 
 def _is_own(store: Store, home: Path) -> bool:

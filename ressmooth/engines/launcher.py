@@ -13,6 +13,7 @@ from ressmooth import paths
 from ressmooth.config import BUILT_IN, DatasetName, RunConfig
 from ressmooth.engines import Engine
 from ressmooth.engines.child import call_in_child
+from ressmooth.engines.cleaning import remove_forks
 from ressmooth.engines.heartbeat import Heartbeat
 from ressmooth.engines.preflight import Hashes, check_unchanged
 from ressmooth.engines.progress import View
@@ -138,6 +139,8 @@ class Launcher:
             self._deliver(relay)
         if self.study.is_leaving:
             return signal.SIGTERM
+        if not self.signals:
+            remove_forks(self.store, planner, self.home)
         return self.signals[0] if self.signals else 0
 
     def _renew_lease(self, store: Store) -> None:

@@ -12,6 +12,7 @@ from ressmooth.formatting import count, duration
 from ressmooth.report.measure import MISSING
 from ressmooth.report.sheet import Sheet, as_text
 from ressmooth.report.tables import prose
+from ressmooth.search.forks import sharing
 from ressmooth.search.notes import notes
 from ressmooth.search.progress import Progress, count_runs
 from ressmooth.search.warm_start import find_warm_start
@@ -84,7 +85,7 @@ def plan(
     if spec.search.hours:
         sentences.append(f"Stops after {spec.search.hours:g} h.")
     if left and seconds is not None:
-        time = duration(seconds * left / max(1, runs) / workers)
+        time = duration(seconds * sharing(spec).share * left / max(1, runs) / workers)
         sentences.append(f"About {time} of training, {source}.")
     text = f"{as_text(table)}\n\n{prose(sentences)}"
     if left and seconds is None:

@@ -9,9 +9,10 @@ import os
 import platform
 import subprocess
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from functools import cache
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from safetensors.torch import save as encode_weights
 from ressmooth import paths
 from ressmooth.config import COSTS, METRICS, Epoch, RunConfig, parse
 from ressmooth.engines import Decision
+from ressmooth.engines.forking import fork, forks_in
 from ressmooth.errors import (
     CheckpointError,
     ConfigError,
@@ -78,8 +80,8 @@ def execute(store: Store, run_id: int, home: Path, report: Report) -> State:
 
 def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Decision, State]:
     """Train a run epoch by epoch. Yield each epoch once it is recorded. Return the run's state."""
-    row = store.run(run_id)
-    plugins = restore(store.plugins(run_id))
+    row, spec = store.run(run_id), store.spec_of(run_id)
+    plugins = restore(spec.get("plugins", ()))
     config = parse(row.config, plugins)
     if config.device != "cpu":
         check_gpu()
@@ -89,13 +91,17 @@ def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Decisio
     try:
         trainer = Trainer(config, home / "data", plugins)
         _check_data(store, attempt, trainer)
+        forks = forks_in(spec, row)
         _resume(trainer, store, run_id, directory)
-        decision = yield from _train(trainer, store, attempt, directory)
+        if forks and not trainer.curve:
+            fork(trainer, store, attempt, home, forks)
+        kept = {epoch for epoch in forks if epoch > len(trainer.curve)}
+        decision = yield from _train(trainer, store, attempt, directory, kept)
         if decision == Decision.STOP:
             store.release_run(run_id, attempt)
             return State.WAITING
         if decision == Decision.PRUNE:
-            store.finish_run(attempt, State.PRUNED, **pruned_outcome(trainer.curve))
+            store.finish_run(attempt, State.PRUNED, **pruned_outcome(store.curve(run_id)))
             paths.remove_checkpoints(directory)
             return State.PRUNED
         return _finish(store, attempt, trainer, directory)
@@ -130,18 +136,18 @@ def _check_data(store: Store, attempt: Attempt, trainer: Trainer) -> None:
 
 
 def _train(
-    trainer: Trainer, store: Store, attempt: Attempt, directory: Path
+    trainer: Trainer, store: Store, attempt: Attempt, directory: Path, kept: Collection[int]
 ) -> Generator[Recorded, Decision, Decision]:
     """Train epoch after epoch. Return the decision that ended it, CONTINUE at the run's end."""
     # the launcher may have died before it decided about the last epoch: report that one again
-    epoch = trainer.curve[-1] if trainer.curve else trainer.train_epoch()
-    while epoch is not None:
+    first = min(attempt.last_epoch, len(trainer.curve)) or 1
+    restored = trainer.curve[first - 1 :]  # also those of another run's prefix
+    for epoch in chain(restored, iter(trainer.train_epoch, None)):
         if epoch.epoch > attempt.last_epoch:
-            _record(store, attempt, trainer, epoch, directory)
-        decision = yield epoch, trainer.best
+            _record(store, attempt, trainer, epoch, directory, kept)
+        decision = yield epoch, trainer.best_until(epoch.epoch)
         if decision != Decision.CONTINUE:
             return decision
-        epoch = trainer.train_epoch()
     return Decision.CONTINUE
 
 
@@ -158,9 +164,20 @@ def _resume(trainer: Trainer, store: Store, run_id: int, directory: Path) -> Non
 
 
 def _record(
-    store: Store, attempt: Attempt, trainer: Trainer, epoch: Epoch, directory: Path
+    store: Store,
+    attempt: Attempt,
+    trainer: Trainer,
+    epoch: Epoch,
+    directory: Path,
+    kept: Collection[int],
 ) -> None:
-    sha256 = checkpoint.save(paths.checkpoint(directory, epoch.epoch), trainer.state())
+    """Record an epoch, with a checkpoint unless it is in the middle of a prefix."""
+    sha256 = None
+    if epoch.epoch == len(trainer.curve):
+        state = checkpoint.encode(trainer.state())
+        if epoch.epoch in kept:
+            checkpoint.write(paths.fork(directory, epoch.epoch), state)
+        sha256 = checkpoint.write(paths.checkpoint(directory, epoch.epoch), state)
     store.record_epoch(attempt, epoch, sha256)
     # two are kept: if the newest turns out damaged, one epoch is lost
     paths.checkpoint(directory, epoch.epoch - 2).unlink(missing_ok=True)
@@ -256,7 +273,7 @@ def _git_commit() -> str | None:
 
 def rerun(store: Store, run: RunRow, stored: Sequence[EpochRow], home: Path) -> list[str]:
     """Train a complete run again. Return what differs from its stored curve, bit for bit."""
-    plugins = restore(store.plugins(run.id))
+    plugins = restore(store.spec_of(run.id).get("plugins", ()))
     trainer = Trainer(parse(run.config, plugins), home / "data", plugins)
     while trainer.train_epoch() is not None:
         pass

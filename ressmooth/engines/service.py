@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ressmooth.engines import Engine, check_fits, machine, preflight
-from ressmooth.engines.cleaning import Retention, keep_days
+from ressmooth.engines.cleaning import Retention, keep_days, remove_forks
 from ressmooth.engines.heartbeat import Heartbeat
 from ressmooth.engines.launcher import check_standstill, fetch_data
 from ressmooth.engines.preflight import Hashes, check_unchanged
@@ -213,6 +213,7 @@ class Service:
                 self.log.print(f"{study.name}: stopped")
         elif not study.is_leaving:
             self.store.announce_study(study.id)
+            remove_forks(self.store, study.planner, self.home)
             self._end(study.id, study.name, study.submitted_at, StudyState.ENDED)
 
     def _end(

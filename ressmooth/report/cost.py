@@ -23,7 +23,7 @@ class Cost:
     arm: str
     condition: str
     runs: int
-    epochs: int
+    epochs: int  # that were trained, not those of another run's prefix
     seconds: float  # of all runs, whatever their state
     seconds_per_epoch: float | None  # median over the selected configuration
     ratio: float | None  # of seconds_per_epoch to the reference's
@@ -62,7 +62,7 @@ def _cost(trials: Sequence[TrialRow], arms: Sequence[ArmResult], curves: Curves)
         arm=name,
         condition=condition_text(condition),
         runs=len(runs),
-        epochs=sum(run.last_epoch for run in runs),
+        epochs=sum(run.trained_epochs for run in runs),
         seconds=sum(run.seconds or 0.0 for run in runs),
         seconds_per_epoch=own,
         ratio=own / base if own and base else None,

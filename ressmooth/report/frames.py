@@ -35,6 +35,8 @@ CONDITION = ("dataset", "model", "fraction")
 RUN = ("study", "arm", "trial", "run", "seed", "state")
 RUN_DETAILS = (
     "last_epoch",
+    "forked_from",
+    "forked_at",
     "seconds",
     "started_at",
     "finished_at",
@@ -60,7 +62,10 @@ FLOATS = {
     *PAPER,
     "value",
 }  # also where all values are missing
-INTEGERS = {"confirms", "threads", "pairs", "decided_after", "more_seeds"}  # with missing values
+INTEGERS = {  # with missing values
+    *("confirms", "threads", "pairs", "decided_after", "more_seeds"),
+    *("forked_from", "forked_at"),
+}
 MARK = "ressmooth"  # in the metadata of the Parquet files that we write
 
 

@@ -17,6 +17,7 @@ from ressmooth.report.paper_tables import PaperTables
 from ressmooth.report.race import race_sheet
 from ressmooth.report.reference import reference_name
 from ressmooth.report.sheet import Sheet, as_markdown
+from ressmooth.report.tree import saved
 from ressmooth.spec import read_stored
 from ressmooth.store import Store, StudyRow
 
@@ -108,6 +109,7 @@ class Report:
             ", ".join(f"{count(n, 'run')} {state}" for state, n in states.items()),
             f"{duration(seconds)} of training on {'; '.join(devices) or 'no device yet'}",
             f"{self._seeds} per trial{fresh}",
+            saved(self.trials),
             ", ".join(versions),
             f"commit {', '.join(commits)}" if commits else "",
             *(f"plug-in {plugin.file}, SHA-256 {plugin.sha256}" for plugin in plugins),

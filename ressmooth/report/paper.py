@@ -19,7 +19,7 @@ SEEDS = 5  # runs behind each published figure
 STATISTICS = {"max": "max", "mean": "mean", "test": "mean"}
 # Settings of its protocol. The second group applies to arms that smooth.
 PROTOCOL = ("epochs", "augmentation", "batch_size", "lr", "schedule", "momentum", "selection")
-SMOOTHING_PROTOCOL = ("mu", "alpha", "layers")
+SMOOTHING_PROTOCOL = ("mu", "alpha", "layers", "cutoff")
 
 
 def method_of(config: Mapping[str, Any]) -> str | None:
@@ -81,5 +81,6 @@ def deviations(line: "Line") -> dict[str, tuple[Any, Any]]:
     return {
         key: (arm.config[key], protocol[key])
         for key in keys
-        if arm.config[key] != protocol[key] and key not in arm.searched
+        # an earlier version may not have had a setting
+        if arm.config.get(key, protocol[key]) != protocol[key] and key not in arm.searched
     }

@@ -28,7 +28,7 @@ from ressmooth.report.race import race_sheet
 from ressmooth.report.reference import reference_name
 from ressmooth.report.sheet import Sheet, as_latex, as_markdown, as_text
 from ressmooth.report.verdicts import condition_text, notes, probability, verdict_sentences
-from ressmooth.store import State, Store, StudyRow, TrialRow
+from ressmooth.store import RunRow, State, Store, StudyRow, TrialRow
 
 
 def sheets(comparisons: Iterable[Comparison], *, against_paper: bool) -> Iterator[Sheet]:
@@ -267,6 +267,13 @@ def _submission(study: StudyRow) -> str:
     return ", ".join(filter(None, (owner, when)))
 
 
+def _epochs(run: RunRow) -> str:
+    """Return the epochs that are recorded, and those that another run has trained."""
+    if run.forked_at is None:
+        return f"{run.last_epoch}/{run.config['epochs']}"
+    return f"{run.last_epoch}/{run.config['epochs']}, {run.forked_at} of run {run.forked_from}"
+
+
 def _run_rows(trial: TrialRow, study: StudyRow, measure: Measure) -> Iterator[list[str]]:
     arm = trial.arm if trial.confirms is None else f"{trial.arm} (fresh seeds)"
     value = measure.number(trial.value, "")
@@ -277,7 +284,7 @@ def _run_rows(trial: TrialRow, study: StudyRow, measure: Measure) -> Iterator[li
             value,
             str(run.id),
             str(run.seed),
-            f"{run.last_epoch}/{run.config['epochs']}",
+            _epochs(run),
             _state_text(run.state, study),
             *(measure.number(run.result(measure.name, each), "") for each in ("max", "mean")),
             duration(run.seconds) if run.seconds is not None else "",

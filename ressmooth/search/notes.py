@@ -2,10 +2,12 @@
 
 from ressmooth.config import OWN_PROTOCOL, PROTOCOL
 from ressmooth.formatting import count
+from ressmooth.search.forks import sharing
 from ressmooth.spec import Search, StudySpec, WarmStart
 
 RANDOM_TRIALS = 10  # that TPE draws at random in each branch before it learns
 COMPLETED_TRIALS = 5  # that the median pruner needs in a branch
+CUTOFF = 1e-3  # of the scale, which the paper's studies use
 MIN_SOURCE_TRIALS = 10  # of another study that CMA-ES needs to begin with; it uses a tenth
 
 
@@ -13,6 +15,7 @@ def notes(spec: StudySpec, warm_start: WarmStart | None = None) -> list[str]:
     """Return what the numbers of the plan do not show, one sentence each."""
     sampled = [branch for branch in spec.branches if branch.space]
     lines = _default_notes(spec) + warm_start_notes(spec, warm_start)
+    lines += _sharing_notes(spec)
     if spec.is_race:
         lines.append(_race_note(spec))
     begun = warm_start.trials if warm_start else {}
@@ -26,6 +29,23 @@ def notes(spec: StudySpec, warm_start: WarmStart | None = None) -> list[str]:
             if most + max(len(begun.get(cell.key, ())) for cell in cells) <= RANDOM_TRIALS:
                 lines.append(_random_note(arm, most, spec.cells(arm)))
     return lines
+
+
+def _sharing_notes(spec: StudySpec) -> list[str]:
+    """Return what runs save by sharing their prefixes, or what they would save with a cutoff."""
+    now, cut = sharing(spec), sharing(spec, CUTOFF)
+    if now.trained < now.planned:
+        return [
+            f"Runs share their prefixes, where the scale is below the cutoff: {now.trained:,} of "
+            f"{now.planned:,} epochs are trained ({100 * now.share:.0f} %)."
+        ]
+    if cut.trained == cut.planned:
+        return []
+    return [
+        f"In a new study, --set cutoff={CUTOFF:g} would leave {cut.trained:,} of {cut.planned:,} "
+        f"epochs ({100 * cut.share:.0f} %): a scale below it counts as 0, and runs that differ "
+        "only in their smoothing share their prefix, where theirs is 0."
+    ]
 
 
 def _default_notes(spec: StudySpec) -> list[str]:

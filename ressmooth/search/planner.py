@@ -5,16 +5,20 @@ the next one does not find. What a trial needs next is one pure function of its 
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from ressmooth.config import best_by_epoch, parse
 from ressmooth.search.entries import round_of
+from ressmooth.search.forks import awaits_prefix, forks
 from ressmooth.search.progress import Finished, Progress, count_runs
 from ressmooth.search.sampler import Proposal, Sampler
 from ressmooth.spec import StudySpec
 from ressmooth.store import Attempt, RunRow, State, Store, TrialRow, pruned_outcome
+
+LOOK_AHEAD = 1000  # runs that wait at most, while a grid is searched for one to start now
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class Planner:
         warm_start = store.warm_start(spec)
         self.sampler = Sampler(spec, warm_start.trials if warm_start else {})
         self.waiting: deque[RunRow] = deque()
+        self.training: dict[int, RunRow] = {}  # by id
+        self.has_forks = bool(forks(spec))
         self.out_of_time = False
         self.is_racing = spec.is_race
         if not spec.is_race:  # it may have raced in an earlier launch
@@ -89,18 +95,26 @@ class Planner:
         return self.waiting[0] if self.waiting else None
 
     def next(self) -> RunRow | None:
-        """Return the next run and remove it from the queue."""
-        run = self.peek()
-        if run is not None:
-            self.waiting.popleft()
+        """Return the next run and remove it from the queue.
+
+        A run whose prefix is being trained waits while others can start. No place stands idle:
+        if all wait, the one with the shortest prefix trains it as well.
+        """
+        if self.peek() is None:
+            return None
+        run = next(self._startable(), None) or min(self.waiting, key=lambda r: r.plain_epochs or 0)
+        self.waiting.remove(run)
+        self.training[run.id] = run
         return run
 
     def requeue(self, run_id: int) -> None:
         """Queue a run again that was set down after an epoch."""
+        self.training.pop(run_id, None)
         self.waiting.appendleft(self.store.run(run_id))
 
     def worker_died(self, run_id: int, reason: str) -> str:
         """Queue the run again, at most `retries` times. Return what happened, for the view."""
+        self.training.pop(run_id, None)
         failures = self.store.fail_worker(run_id, reason)
         retries = self.spec.resources.retries
         if failures > retries:
@@ -131,6 +145,7 @@ class Planner:
 
     def run_ended(self, run: RunRow) -> None:
         """Take the next step of a trial after one of its runs has reached a terminal state."""
+        self.training.pop(run.id, None)
         self._advance(self.store.trial(run.trial_id))
 
     def progress(self) -> Progress:
@@ -141,6 +156,23 @@ class Planner:
     def best(self) -> list[TrialRow]:
         """Return the best trials so far by arm and condition, without their runs."""
         return list(self.finished.best.values())
+
+    def _startable(self) -> Iterator[RunRow]:
+        """Yield the runs that wait for no prefix. More of a grid is added until there is one."""
+        training = list(self.training.values()) if self.has_forks else []
+        reached = self.store.reached(self.study_id) if training else {}
+        seen: set[int] = set()
+        while True:
+            for run in [run for run in self.waiting if run.id not in seen]:
+                seen.add(run.id)
+                if not awaits_prefix(run, training, reached):
+                    yield run
+            if self.spec.search.sampler != "grid" or self.out_of_time or len(seen) >= LOOK_AHEAD:
+                return
+            proposal = self.sampler.ask()
+            if proposal is None:
+                return
+            self._add(proposal)
 
     def _add(self, proposal: Proposal) -> None:
         """Record a proposed trial. A pruner sees its first seed before the others are added."""

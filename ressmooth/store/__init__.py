@@ -4,10 +4,12 @@ from contextlib import closing
 
 from ressmooth.store.archive import ArchivedStudy, Archives, Imported
 from ressmooth.store.database import Database, default_url, safe_url
+from ressmooth.store.forks import Donor, Forks
 from ressmooth.store.lease import Leases
 from ressmooth.store.migrate import upgrade
 from ressmooth.store.outbox import OutboxQueue
 from ressmooth.store.placing import Placing, RaceResult
+from ressmooth.store.published import Problem, PublishedFigure
 from ressmooth.store.queries import Queries
 from ressmooth.store.queue import QueueQueries
 from ressmooth.store.rows import (
@@ -19,8 +21,6 @@ from ressmooth.store.rows import (
     Notification,
     OutboxRow,
     Priority,
-    Problem,
-    PublishedFigure,
     Queue,
     QueuedStudy,
     RunFiles,
@@ -43,6 +43,7 @@ __all__ = [
     "OUT_OF_MEMORY",
     "ArchivedStudy",
     "Attempt",
+    "Donor",
     "EpochRow",
     "Event",
     "Holder",
@@ -82,6 +83,7 @@ class Store(
     Studies,
     Submissions,
     Runs,
+    Forks,
     Queries,
     QueueQueries,
     StatisticsQueries,

@@ -20,10 +20,9 @@ from sqlalchemy import (
 from ressmooth.config import METRIC
 from ressmooth.store.database import Part, reading
 from ressmooth.store.placing import Placing, RaceResult
+from ressmooth.store.published import Problem, PublishedFigure
 from ressmooth.store.rows import (
     TERMINAL,
-    Problem,
-    PublishedFigure,
     RunFiles,
     RunRow,
     State,
@@ -119,15 +118,15 @@ class Queries(Part):
         return trials_where(connection, Trial.id.in_(later.order_by(Trial.id).limit(PAGE)))
 
     @reading
-    def plugins(self, connection: Connection, run_id: int) -> list[dict[str, str]]:
-        """Return the recorded plug-ins of a run's study."""
+    def spec_of(self, connection: Connection, run_id: int) -> dict[str, Any]:
+        """Return the stored spec of a run's study."""
         query = (
             select(Study.spec)
             .join(Trial, Trial.study_id == Study.id)
             .join(Run, Run.trial_id == Trial.id)
             .where(Run.id == run_id)
         )
-        found: list[dict[str, str]] = connection.scalars(query).one().get("plugins", [])
+        found: dict[str, Any] = connection.scalars(query).one()
         return found
 
     @reading

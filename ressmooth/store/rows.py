@@ -256,6 +256,15 @@ class RunRow:
     weights_sha256: str | None
     metrics: dict[str, dict[str, float]] | None  # other than accuracy: name -> statistic -> value
     data_sha256: str | None  # of the user's own data set
+    prefix: str | None  # key of the prefix that it shares; None if no epoch is plain
+    plain_epochs: int | None  # that the prefix has
+    forked_from: int | None  # the run whose prefix it continues
+    forked_at: int | None  # the last epoch of that
+
+    @property
+    def trained_epochs(self) -> int:
+        """Return the epochs that it trained itself."""
+        return max(0, self.last_epoch - (self.forked_at or 0))
 
     @property
     def needs_whole_gpu(self) -> bool:
@@ -326,24 +335,3 @@ class OutboxRow:
     epoch: int | None
     kind: Event
     created_at: datetime
-
-
-Problem = tuple[str, str, float]  # data set, network, fraction
-
-
-@dataclass(frozen=True)
-class PublishedFigure:
-    """One number of the paper's tables (SQL table `baseline`)."""
-
-    table_name: str
-    dataset: str
-    model: str
-    fraction: float
-    method: str
-    weight_decay: float
-    statistic: str  # max: accuracy of the best epoch; mean: of the last tenth of the epochs
-    value: float  # accuracy in %
-
-    @property
-    def problem(self) -> Problem:
-        return self.dataset, self.model, self.fraction

@@ -17,6 +17,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    func,
     insert,
     select,
     update,
@@ -131,11 +132,12 @@ class Runs(Part):
         for key, used in (("device", Run.device), ("threads", Run.threads)):
             if key in settings:  # as configured, or as used if configured as "auto" or 0
                 similar.append((_setting(key) == settings[key]) | (used == settings[key]))
+        trained = Run.last_epoch - func.coalesce(Run.forked_at, 0)
         query = (
-            select(Run.seconds / Run.last_epoch)
+            select(Run.seconds / trained)
             .where(
                 Run.state.in_((State.COMPLETE, State.PRUNED)),
-                Run.last_epoch > 0,
+                trained > 0,
                 Run.seconds > 0,
                 *similar,
             )
@@ -192,7 +194,7 @@ class Runs(Part):
         self._check_held(connection, attempt.run_id)
         is_current = (Run.attempt == attempt.number) & (Run.state == State.RUNNING)
         values = {**NO_OUTCOME, **outcome, "state": state, "finished_at": db_now()}
-        if not _change(connection, attempt.run_id, is_current, values):
+        if not change_run(connection, attempt.run_id, is_current, values):
             run = _run(connection, attempt.run_id)
             if (run.attempt, run.state) != (attempt.number, state):
                 raise _stale(run, attempt)
@@ -222,7 +224,7 @@ class Runs(Part):
         if attempt is not None:
             is_ours &= Run.attempt == attempt.number
         values = {"state": State.WAITING} | ({"error": reason} if reason else {})
-        _change(connection, run_id, is_ours, values)
+        change_run(connection, run_id, is_ours, values)
 
     def fail_worker(self, run_id: int, reason: str) -> int:
         """Requeue a run whose worker died. Return how often that has happened."""
@@ -246,7 +248,7 @@ class Runs(Part):
         """Mark an unfinished run as failed."""
         self._check_held(connection, run_id)
         values = {"state": State.FAILED, "error": reason, "finished_at": db_now()}
-        _change(connection, run_id, IS_OPEN, {"attempt": Run.attempt + 1, **values})
+        change_run(connection, run_id, IS_OPEN, {"attempt": Run.attempt + 1, **values})
 
     def _check_held(self, connection: Connection, run_id: int) -> None:
         if self.holder is None:
@@ -265,6 +267,7 @@ class Runs(Part):
             )
             .values(state=State.WAITING, failures=0, last_epoch=0, **NO_OUTCOME)
             .values(started_at=None, finished_at=None, data_sha256=None)
+            .values(forked_from=None, forked_at=None)
             .returning(Run.id, Run.trial_id)
         ).all()
         runs = [{"of_run": run.id} for run in failed]
@@ -312,7 +315,7 @@ def _run(connection: Connection, run_id: int) -> RunRow:
     return RunRow(**row)
 
 
-def _change(
+def change_run(
     connection: Connection, run_id: int, condition: ColumnElement[bool], values: dict[str, Any]
 ) -> bool:
     """Update and announce a run if it meets the condition. Return whether it did."""

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, delete, insert, 
 from sqlalchemy.engine import RowMapping
 
 from ressmooth.errors import ConfigError
+from ressmooth.prefix import prefix_of
 from ressmooth.spec import (
     StudySpec,
     WarmStart,
@@ -235,11 +236,16 @@ def _study_row(row: RowMapping) -> StudyRow:
     return StudyRow(**{name: row[name] for name in names}, held_by=held_by)
 
 
+def _prefix(config: Mapping[str, Any]) -> dict[str, Any]:
+    key, epochs = prefix_of(config) or (None, None)
+    return {"prefix": key, "plain_epochs": epochs}
+
+
 def _add_runs(connection: Connection, trial_id: int, configs: Sequence[dict[str, Any]]) -> int:
     """Add runs for the seeds that are missing. Return how many."""
     known = set(connection.scalars(select(Run.seed).where(Run.trial_id == trial_id)))
     rows = [
-        {"uid": uuid.uuid4().hex, "seed": config["seed"], "config": config}
+        {"uid": uuid.uuid4().hex, "seed": config["seed"], "config": config, **_prefix(config)}
         for config in configs
         if config["seed"] not in known
     ]

@@ -199,7 +199,10 @@ class Race(Base):
 
 
 class Run(Base):
-    __table_args__ = (sa.UniqueConstraint("trial_id", "seed"),)
+    __table_args__ = (
+        sa.UniqueConstraint("trial_id", "seed"),
+        sa.Index("ix_run_prefix", "prefix", "seed"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     uid: Mapped[str] = mapped_column(unique=True)
@@ -226,6 +229,10 @@ class Run(Base):
     metrics: Mapped[Json | None] = mapped_column(sa.JSON(none_as_null=True))
     data_sha256: Mapped[str | None]
     gpus: Mapped[str | None]
+    prefix: Mapped[str | None]
+    plain_epochs: Mapped[int | None]
+    forked_from: Mapped[int | None] = mapped_column(sa.ForeignKey("run.id"))
+    forked_at: Mapped[int | None]
 
 
 class Epoch(Base):

@@ -130,6 +130,8 @@ def state_tags(run: RunRow) -> dict[str, str]:
         "mlflow.source.git.commit": commit.removesuffix("+") or None,
         "git_dirty": "true" if commit.endswith("+") else None,
         "weights_sha256": run.weights_sha256,
+        "forked_from": run.forked_from,
+        "forked_at_epoch": run.forked_at,
         # an empty value replaces the error of an earlier attempt
         "error": run.error or ("" if run.attempt > 1 else None),
         **{f"version.{package}": version for package, version in (run.versions or {}).items()},

@@ -68,7 +68,7 @@ def annealing(config: RunConfig) -> smoothing.Annealing:
     if config.distribution == "constant":
         return smoothing.Constant(config.scale)
     kind = smoothing.Laplace if config.distribution == "laplace" else smoothing.Logistic
-    return kind(config.mu, config.b, config.horizon)
+    return kind(config.mu, config.b, config.horizon, config.cutoff)
 
 
 def _smoothing_loss(config: RunConfig, model: nn.Module) -> nn.Module:

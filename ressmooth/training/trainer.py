@@ -266,7 +266,12 @@ class Trainer:
     @property
     def best(self) -> float | None:
         """Return the best value of the metric so far, or None before the first evaluation."""
-        return METRIC[self.config.metric].best(self._values(self.config.metric))
+        return self.best_until(len(self.curve))
+
+    def best_until(self, epoch: int) -> float | None:
+        """Return the best value of the metric up to an epoch, or None if there is none."""
+        metric = self.config.metric
+        return METRIC[metric].best(values_of(self.curve[:epoch], metric))
 
     def state(self) -> TrainerState:
         """Return everything that `restore` needs to resume after the last epoch."""

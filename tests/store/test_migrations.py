@@ -17,7 +17,7 @@ from helpers.store_rows import ENVIRONMENT, epoch, record, spec
 from sqlalchemy import inspect, text
 
 from ressmooth.errors import SchemaError, StorageError
-from ressmooth.store import Store, database, migrate, migrations, open_store, upgrade
+from ressmooth.store import Donor, Store, database, migrate, migrations, open_store, upgrade
 from ressmooth.store.tables import Base
 
 PUBLISHED = {row.problem for row in published_figures()}
@@ -26,7 +26,7 @@ ASSETS = Path(__file__).parent / "assets"
 ADD_A_NOTE = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision = "0005", "0004"
+revision, down_revision = "0006", "0005"
 def upgrade():
     with op.batch_alter_table("trial") as trial:
         trial.add_column(sa.Column("note", sa.Text))
@@ -49,15 +49,15 @@ LEAVE_ORPHANS = ADD_A_NOTE + "    op.execute('DELETE FROM run')\n"
 
 @pytest.fixture
 def next_release(tmp_path, monkeypatch):
-    """Return a function that adds migration 0005 to this release."""
+    """Return a function that adds migration 0006 to this release."""
 
     def release(migration):
         directory = tmp_path / "migrations"
         shutil.copytree(Path(migrations.__file__).parent, directory)
-        (directory / "versions" / "0005_next.py").write_text(migration)
+        (directory / "versions" / "0006_next.py").write_text(migration)
         monkeypatch.setattr(migrate, "MIGRATIONS", directory)
         for module in (migrate, database):
-            monkeypatch.setattr(module, "HEAD", "0005")
+            monkeypatch.setattr(module, "HEAD", "0006")
 
     return release
 
@@ -94,11 +94,11 @@ def test_migrations_are_installed_with_the_package():
 
 
 def test_upgrading_creates_the_tables_once(store_url):
-    assert upgrade(store_url) == (None, "0004")
+    assert upgrade(store_url) == (None, "0005")
     store = Store(store_url)
     attempt = record(store)
     before = store.curve(attempt.run_id)
-    assert upgrade(store_url) == ("0004", "0004")
+    assert upgrade(store_url) == ("0005", "0005")
     assert store.curve(attempt.run_id) == before
     tables = {"study", "trial", "run", "epoch", "baseline", "outbox", "ressmooth_version"}
     tables |= {"service", "notification", "race"}
@@ -120,15 +120,15 @@ def test_a_store_without_tables_is_not_opened(store_url):
 def test_an_older_schema_is_refused_with_the_command_to_upgrade(store, next_release):
     next_release(ADD_A_NOTE)
     for attempt in (Store, open_store):
-        with pytest.raises(SchemaError, match="older schema 0004.*0005.*ressmooth db upgrade"):
+        with pytest.raises(SchemaError, match="older schema 0005.*0006.*ressmooth db upgrade"):
             attempt(store.url)
     assert "note" not in columns(store, "trial")
 
 
 def test_a_newer_schema_is_refused(store):
-    stamp(store, "0005")
+    stamp(store, "0006")
     for attempt in (Store, open_store, upgrade):
-        with pytest.raises(SchemaError, match="schema 0005, which is newer.*0004"):
+        with pytest.raises(SchemaError, match="schema 0006, which is newer.*0005"):
             attempt(store.url)
 
 
@@ -136,7 +136,7 @@ def test_an_upgrade_keeps_every_row(store, next_release):
     attempt = record(store)
     run, curve = store.run(attempt.run_id), store.curve(attempt.run_id)
     next_release(ADD_A_NOTE)
-    assert upgrade(store.url) == ("0004", "0005")
+    assert upgrade(store.url) == ("0005", "0006")
     upgraded = Store(store.url)
     assert "note" in columns(upgraded, "trial")
     assert (upgraded.run(run.id), upgraded.curve(run.id)) == (run, curve)
@@ -145,7 +145,7 @@ def test_an_upgrade_keeps_every_row(store, next_release):
 
 
 def backups(file):
-    return sorted(file.parent.glob(f"{file.name}.0004-*"))
+    return sorted(file.parent.glob(f"{file.name}.0005-*"))
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_one_of_many_upgraders_upgrades(store, next_release):
     limit = "&options=-c%20lock_timeout%3D20s" if store.url.startswith("postgresql") else ""
     with ThreadPoolExecutor(4) as threads:
         results = list(threads.map(upgrade, [store.url + limit] * 4))
-    assert sorted(results) == [("0004", "0005")] + [("0005", "0005")] * 3
+    assert sorted(results) == [("0005", "0006")] + [("0006", "0006")] * 3
     if store.url.startswith("sqlite"):
         assert len(backups(Path(store.url.removeprefix("sqlite:///")))) == 1
 
@@ -292,7 +292,7 @@ def test_a_database_of_schema_0003_is_used(tmp_path):
     """assets/store_0003.db was written by the release with schema 0003. Never change it."""
     file = tmp_path / "results.db"
     shutil.copy(ASSETS / "store_0003.db", file)
-    assert upgrade(f"sqlite:///{file}") == ("0003", "0004")
+    assert upgrade(f"sqlite:///{file}") == ("0003", "0005")
     store = Store(f"sqlite:///{file}")
     study = store.study("demo")
     assert study.spec["resources"]["gpus_per_run"] == 0.0
@@ -314,10 +314,32 @@ def test_a_database_of_schema_0003_is_used(tmp_path):
     store.close()
 
 
+def test_a_database_of_schema_0004_is_used(tmp_path):
+    """assets/store_0004.db was written by the release with schema 0004. Never change it."""
+    file = tmp_path / "results.db"
+    shutil.copy(ASSETS / "store_0004.db", file)
+    assert upgrade(f"sqlite:///{file}") == ("0004", "0005")
+    store = Store(f"sqlite:///{file}")
+    study = store.study("demo")
+    assert store.open_study(spec()) == study.id
+    done, waiting = store.trials(study.id)[0].runs
+    assert (done.state, done.max_acc, done.gpus, done.seconds) == ("complete", 81.0, "0", 4.5)
+    assert [row.gpu_memory_mib for row in store.curve(done.id)] == [3072.0] * 3
+    for run in (done, waiting):  # they share nothing: their checkpoints are gone
+        assert (run.prefix, run.plain_epochs, run.forked_from, run.forked_at) == (None,) * 4
+
+    attempt = store.claim(waiting.id, ENVIRONMENT)
+    store.record_fork(attempt, Donor(done.id, done.uid, 2, "ab"))
+    store.finish_run(attempt, "complete", max_acc=80.0)
+    assert (store.run(waiting.id).forked_from, store.run(waiting.id).forked_at) == (done.id, 2)
+    store.delete_study(study.id)
+    store.close()
+
+
 def test_migration_0002_fills_in_conditions_from_recorded_runs(store_url, tmp_path, monkeypatch):
     directory = tmp_path / "first"
     shutil.copytree(Path(migrations.__file__).parent, directory)
-    for later in ("0002_comparison", "0003_open", "0004_service"):
+    for later in ("0002_comparison", "0003_open", "0004_service", "0005_prefixes"):
         (directory / "versions" / f"{later}.py").unlink()
     monkeypatch.setattr(migrate, "MIGRATIONS", directory)
     monkeypatch.setattr(migrate, "HEAD", "0001")
@@ -328,7 +350,7 @@ def test_migration_0002_fills_in_conditions_from_recorded_runs(store_url, tmp_pa
         for statement in ROWS_OF_0001:
             connection.execute(text(statement.replace(":", r"\:")))
     old.close()
-    assert upgrade(store_url) == ("0001", "0004")
+    assert upgrade(store_url) == ("0001", "0005")
     upgraded = Store(store_url)
     (trial,) = upgraded.trials(1)
     problem = {"dataset": "digits", "model": "small", "fraction": 0.5}

@@ -5,5 +5,5 @@ migrations agree, tests/store/test_migrations.py fails. Revisions are compared a
 one must sort last.
 """
 
-HEAD = "0004"
+HEAD = "0005"
 VERSION_TABLE = "ressmooth_version"  # Optuna and MLflow both use Alembic's default name
