@@ -43,6 +43,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def plain_markdown(text: str) -> str:
+    """Return a text in which Markdown finds no HTML and no links, and terminals no escapes."""
+    lines = [printable(line) for line in text.split("\n")]
+    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", "\n".join(lines))
+    return text.replace("](", "]&#40;").replace("]:", "]&#58;")
+
+
 def last_line(error: str | None) -> str:
     """Return the last line of a traceback, which names the error."""
     return printable((error or "").strip().rpartition("\n")[2])[:300]
@@ -113,8 +120,8 @@ def csv_text(rows: Sequence[Mapping[str, Any]], fixed: Iterable[str] = ()) -> st
 
 def _csv_cell(value: Any) -> Any:
     """Return a cell. Text that a spreadsheet would run as a formula gets an apostrophe."""
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
     if isinstance(value, str):
         return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
-    if isinstance(value, list):
-        return " ".join(map(str, value))
     return value.isoformat() if isinstance(value, datetime) else value

@@ -143,6 +143,10 @@ class RayCluster:
 
     def _unreachable(self, error: Exception) -> ClusterUnreachable:
         reason = str(error).partition("\n")[0]
+        if "AF_UNIX" in reason:
+            return ClusterUnreachable(
+                f"Ray cannot start: {reason}. Use a shorter path, as in: RAY_TMPDIR=/tmp"
+            )
         return ClusterUnreachable(
             f"Ray at {self.address} does not answer: {reason}. "
             "Is it running, and is RAY_AUTH_TOKEN the cluster's?"

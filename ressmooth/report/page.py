@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from ressmooth import __version__
-from ressmooth.formatting import count, duration, glue, settings
+from ressmooth.formatting import count, duration, glue, plain_markdown, settings
 from ressmooth.report import cost, figures, paper, pictures, style, tables, verdicts
 from ressmooth.report.compare import arm_results, by_selecting_statistic, compare_arms, conditions
 from ressmooth.report.figures import Panel
@@ -199,11 +199,17 @@ def write(report: Report, directory: Path) -> None:
     )
     environment.filters |= {"markdown": as_markdown, "glue": glue}
     for template, name in PAGES.items():
-        page = environment.get_template(template)
+        is_markdown = template.endswith(".md")
+        pages = environment.overlay(finalize=_plain) if is_markdown else environment
+        page = pages.get_template(template)
         text = page.render(report=report, sections=sections, paper_runs=paper.SEEDS)
         (directory / name).write_text(text.rstrip() + "\n")
     (directory / "comparison.csv").write_text(tables.as_csv(report.comparisons) + "\n")
     (directory / "comparison.json").write_text(tables.as_json(report.comparisons) + "\n")
+
+
+def _plain(value: object) -> object:
+    return plain_markdown(value) if isinstance(value, str) else value
 
 
 def _draw(panel: Panel, number: int, directory: Path) -> dict[str, str]:

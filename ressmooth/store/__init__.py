@@ -3,6 +3,7 @@
 from contextlib import closing
 
 from ressmooth.store.database import Database, default_url, safe_url
+from ressmooth.store.holder import Holder
 from ressmooth.store.lease import Leases
 from ressmooth.store.migrate import upgrade
 from ressmooth.store.outbox import OutboxQueue
@@ -14,7 +15,6 @@ from ressmooth.store.rows import (
     Attempt,
     EpochRow,
     Event,
-    Holder,
     Notification,
     OutboxRow,
     Priority,

@@ -16,7 +16,8 @@ from sqlalchemy.engine import RowMapping
 from ressmooth.build import build
 from ressmooth.errors import StudyBusy
 from ressmooth.store.database import Part, reading, writing
-from ressmooth.store.rows import Holder, ServiceRow, StudyState
+from ressmooth.store.holder import Holder
+from ressmooth.store.rows import ServiceRow, StudyState
 from ressmooth.store.tables import Service, Study, db_now, insert_new
 
 LEASE = timedelta(seconds=120)  # without a heartbeat for this long, a remote launcher is dead

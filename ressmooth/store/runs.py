@@ -26,6 +26,7 @@ from ressmooth import config
 from ressmooth.errors import ConfigError, RunFinished, StaleAttempt
 from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.lease import check_held
+from ressmooth.store.outbox import RETRAINED
 from ressmooth.store.rows import TERMINAL, Attempt, EpochRow, Event, RunRow, State
 from ressmooth.store.tables import PENDING, Epoch, Outbox, Run, Trial, db_now, insert_new
 
@@ -209,22 +210,13 @@ class Runs(Part):
 
     @writing
     def release_run(
-        self,
-        connection: Connection,
-        run_id: int,
-        attempt: Attempt | None = None,
-        reason: str | None = None,
+        self, connection: Connection, attempt: Attempt, reason: str | None = None
     ) -> None:
-        """Requeue a run that was stopped, or that failed for a reason that may pass.
-
-        A worker gives its attempt.
-        """
-        self._check_held(connection, run_id)
-        is_ours = Run.state == State.RUNNING
-        if attempt is not None:
-            is_ours &= Run.attempt == attempt.number
+        """Requeue a run whose attempt was stopped, or failed for a reason that may pass."""
+        self._check_held(connection, attempt.run_id)
+        is_current = (Run.state == State.RUNNING) & (Run.attempt == attempt.number)
         values = {"state": State.WAITING} | ({"error": reason} if reason else {})
-        _change(connection, run_id, is_ours, values)
+        _change(connection, attempt.run_id, is_current, values)
 
     def fail_worker(self, run_id: int, reason: str) -> int:
         """Requeue a run whose worker died. Return how often that has happened."""
@@ -274,7 +266,7 @@ class Runs(Part):
             connection.execute(delete(Epoch).where(Epoch.run_id == bindparam("of_run")), runs)
             epoch_events = (Outbox.run_id == bindparam("of_run")) & (Outbox.kind == Event.EPOCH)
             reject = update(Outbox).where(epoch_events, PENDING)
-            connection.execute(reject.values(parked="the run is trained again"), runs)
+            connection.execute(reject.values(parked=RETRAINED), runs)
             reopen(connection, {run.trial_id for run in failed})
         return len(failed)
 

@@ -48,7 +48,7 @@ def test_list_names_no_best_arm_in_a_tie_and_no_dead_launcher(tmp_path):
     study = records.simulate(store, specs.study(arms, name="tied"), lambda config: 90.0)
     dead = subprocess.Popen(["true"])
     dead.wait()
-    store.acquire(study.id, replace(Holder.here(), pid=dead.pid, token="dead"))
+    store.acquire(study.id, replace(Holder.here(), pid=dead.pid))
     store.close()
     output = run("list", home=tmp_path).output
     assert "2 arms tie at 90.00 %" in output and f"/{dead.pid}" not in output

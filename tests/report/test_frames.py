@@ -53,6 +53,10 @@ def test_text_is_no_formula_in_a_spreadsheet(text):
     assert row == {"arm": f"'{text}", "difference": "-1.5"}
 
 
+def test_a_list_is_no_formula_in_a_spreadsheet():
+    assert csv_text([{"commands": ["=1+1", "x"]}]).splitlines()[1] == "'=1+1 x"
+
+
 @pytest.mark.parametrize("table", ["runs", "epochs", "trials"])
 def test_a_study_without_runs_has_the_columns_of_one_with_runs(store, table):
     full = simulate(store, f"full-{table}")

@@ -5,10 +5,12 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from helpers import specs
 from helpers.records import (
     ARMS,
@@ -23,7 +25,8 @@ from helpers.records import (
 )
 from helpers.servers import Server, answering, nothing
 
-from ressmooth.errors import ConfigError, TrackingError
+from ressmooth.cli import main
+from ressmooth.errors import ConfigError, StorageError, TrackingError
 from ressmooth.paths import report_directory
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
 from ressmooth.store import default_url, open_store
@@ -440,6 +443,36 @@ def test_rejected_rows_do_not_block_the_others(store, home, uri):
     assert store.count_pending(study_id) == 0
     seen = Seen(uri, "rejected")
     assert [m.step for m in seen.history(seen.run(good), "lr")] == [1, 2, 3]
+
+
+def test_a_full_temporary_directory_delays_events_and_loses_none(store, home, monkeypatch):
+    study_id = open_study(store, "full", {"sgd": ARMS["sgd"]}, seeds=1)
+    train_all(store, study_id, home)
+    mirror = Mirror(tracking_uri(home), home)
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "missing"))  # no file can be created
+    with pytest.raises(StorageError, match="Cannot write files for MLflow .*missing"):
+        deliver_pending(store, mirror, study_id)
+    assert store.count_pending(study_id) == 3  # the epochs have arrived: they need no file
+    with pytest.raises(StorageError) as error:
+        sync(store, home, tracking_uri(home))
+    assert error.value.exit_code == 6
+    monkeypatch.undo()
+    assert sync(store, home, tracking_uri(home)) == 3
+    seen = Seen(tracking_uri(home), "full")
+    assert seen.run(runs_of(store, study_id)[0]).info.status == "FINISHED"
+
+
+def test_rejected_rows_are_sent_again_when_told_to(store, home):
+    study_id = open_study(store, "again", {"sgd": ARMS["sgd"]}, seeds=1)
+    train_all(store, study_id, home)
+    for row in store.pending(study_id, 100):
+        store.reject(row.id, "ENOSPC, by an earlier version")
+    done = CliRunner().invoke(main, ["sync", "--retry-rejected", "--home", str(home)])
+    assert (
+        done.output
+        == f"{EPOCHS + 3} rejected events will be sent again\n{EPOCHS + 3} events delivered\n"
+    )
+    Seen(tracking_uri(home), "again").check_curves(runs_of(store, study_id))
 
 
 def test_relay_delivers_while_the_study_runs(store, home, uri):
