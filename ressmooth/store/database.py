@@ -28,8 +28,8 @@ from ressmooth.errors import (
     StoreCorrupt,
     StoreUnreachable,
 )
-from ressmooth.store.migrations import HEAD, VERSION_TABLE
 from ressmooth.store.holder import Holder
+from ressmooth.store.migrations import HEAD, VERSION_TABLE
 
 BUSY_TIMEOUT = 60.0  # seconds that SQLite itself waits for a lock
 RETRY_FOR = 300.0  # seconds for which a transaction is retried
