@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -111,11 +111,20 @@ def columns(rows: Iterable[Mapping[str, Any]], fixed: Iterable[str] = ()) -> lis
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], fixed: Iterable[str] = ()) -> str:
+    return "".join(csv_lines(rows, columns(rows, fixed)))
+
+
+def csv_lines(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a CSV file with these columns."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, columns(rows, fixed), lineterminator="\n")
+    writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _csv_cell(value) for key, value in row.items()} for row in rows)
-    return out.getvalue()
+    for row in rows:
+        yield out.getvalue()
+        out.seek(0)
+        out.truncate()
+        writer.writerow({key: _csv_cell(value) for key, value in row.items()})
+    yield out.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:

@@ -16,7 +16,14 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from ressmooth.formatting import settings
 from ressmooth.report.compare import ArmResult, Comparison, conditions, measure_of, samples
 from ressmooth.report.cost import Cost, Curves
-from ressmooth.report.export import Space, complete_trials, optuna_study, varied_parameters
+from ressmooth.report.export import (
+    Space,
+    complete_trials,
+    optuna_study,
+    sample,
+    sample_note,
+    varied_parameters,
+)
 from ressmooth.report.measure import Measure, capitalised
 from ressmooth.report.style import INK, Draw, colour, dash, legend, marker, scale_logarithmically
 from ressmooth.report.verdicts import condition_text
@@ -26,6 +33,7 @@ from ressmooth.store import State, TrialRow
 ZOOM = 20.0  # points of a metric in % that a learning curve shows
 LOSSES = {"train_loss": "training loss", "val_loss": "validation loss"}  # column -> label
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
+MAX_POINTS = 1000  # of an arm in the history of a search
 MIN_TRIALS = 10  # complete trials from which importances are estimated
 
 Numbers = Mapping[str, int]  # arm -> number of its colour, the same in all panels
@@ -45,11 +53,12 @@ def metric_by_width(
 
     Return None if no arm has several widths.
     """
-    by_arm = {}
+    by_arm, note = {}, ""
     for arm in dict.fromkeys(trial.arm for trial in trials):
         tried = [t for t in complete_trials(trials, arm) if t.condition == comparison.condition]
         if len({trial.params.get("b") for trial in tried}) > 1:
-            by_arm[arm] = tried
+            by_arm[arm] = sample(tried, comparison.measure.metric.is_higher_better)
+            note = note or sample_note(len(by_arm[arm]), len(tried))
     if not by_arm:
         return None
     condition, statistic = condition_text(comparison.condition), comparison.statistic
@@ -73,7 +82,7 @@ def metric_by_width(
     caption = (
         f"{capitalised(what)} against b, {condition}, one point per configuration. "
         "All are means over the seeds of the search, even if fresh seeds are reported. Bars and "
-        "band show one standard deviation; a single seed has none."
+        f"band show one standard deviation; a single seed has none.{note}"
     )
     return Panel(f"width-{statistic}-{_slug(condition)}", caption, draw)
 
@@ -178,10 +187,12 @@ def search_panels(spec: StudySpec, trials: Sequence[TrialRow], numbers: Numbers)
         space = varied_parameters(spec, arm, complete)
         title = arm if len(trained) == 1 else f"{arm}, {condition_text(condition)}"
         is_estimable = len(complete) >= MIN_TRIALS and len({t.value for t in complete}) > 1
+        shown = sample(complete, measure_of(complete[0]).metric.is_higher_better) if space else []
+        note = sample_note(len(shown), len(complete))
         if len(space) > 1 and is_estimable:
-            panels.append(_importances(title, spec, complete, space))
+            panels.append(_importances(title, spec, shown, space, note))
         if space:
-            panels.append(_parallel_coordinates(title, complete, space))
+            panels.append(_parallel_coordinates(title, shown, space, note))
     return panels
 
 
@@ -196,12 +207,13 @@ def _history(condition: str, trials: Sequence[TrialRow], numbers: Numbers) -> Pa
     def draw(axes: Axes) -> None:
         for arm, numbered in by_arm.items():
             style: Any = {"color": colour(numbers[arm]), "linestyle": "none"}
-            complete = [(x, t.value) for x, t in numbered if t.state == State.COMPLETE]
-            ended = [(x, t.runs[0]) for x, t in numbered if t.state == State.PRUNED]
+            shown = numbered[:: 1 + len(numbered) // MAX_POINTS]
+            complete = [(x, t.value) for x, t in shown if t.state == State.COMPLETE]
+            ended = [(x, t.runs[0]) for x, t in shown if t.state == State.PRUNED]
             pruned = [(x, run.result(measure.name, "max")) for x, run in ended]
             axes.plot(*_xy(pruned), marker="x", alpha=0.6, **style)
             axes.plot(*_xy(complete), marker=marker(numbers[arm]), label=arm, **style)
-            x, values = _xy(complete)
+            x, values = _xy([(x, t.value) for x, t in numbered if t.state == State.COMPLETE])
             best = list(accumulate(values, lambda *both: max(both, key=measure.score)))
             axes.step(x, best, where="post", color=style["color"])
         axes.set(xlabel="trial", ylabel=measure.axis, title=condition)
@@ -213,6 +225,9 @@ def _history(condition: str, trials: Sequence[TrialRow], numbers: Numbers) -> Pa
         "far. Crosses are pruned trials, with their first seed's best "
         f"{measure.label} until then."
     )
+    every = max(1 + len(numbered) // MAX_POINTS for numbered in by_arm.values())
+    if every > 1:
+        caption += f" Points are of one trial in {every}; the line is of all."
     return Panel(f"history-{_slug(condition)}", caption, draw)
 
 
@@ -221,7 +236,9 @@ def _xy(points: Sequence[tuple[int, float | None]]) -> tuple[list[int], list[flo
     return [x for x, _ in known], [y for _, y in known]
 
 
-def _importances(title: str, spec: StudySpec, trials: Sequence[TrialRow], space: Space) -> Panel:
+def _importances(
+    title: str, spec: StudySpec, trials: Sequence[TrialRow], space: Space, note: str
+) -> Panel:
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     study = optuna_study(spec, trials, space)
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
@@ -233,12 +250,12 @@ def _importances(title: str, spec: StudySpec, trials: Sequence[TrialRow], space:
     caption = (
         f"{title}: importance of each parameter for the {measure_of(trials[0]).label}, "
         f"estimated from {len(trials)} "
-        "complete trials. Such an estimate is rough: take it as a hint."
+        f"complete trials. Such an estimate is rough: take it as a hint.{note}"
     )
     return Panel(f"importances-{_slug(title)}", caption, draw)
 
 
-def _parallel_coordinates(title: str, trials: Sequence[TrialRow], space: Space) -> Panel:
+def _parallel_coordinates(title: str, trials: Sequence[TrialRow], space: Space, note: str) -> Panel:
     measure = measure_of(trials[0])
     scores = [measure.score(trial.value or 0.0) for trial in trials]
     columns = [_Column(name, [t.params[name] for t in trials], d) for name, d in space.items()]
@@ -266,8 +283,8 @@ def _parallel_coordinates(title: str, trials: Sequence[TrialRow], space: Space) 
         axes.spines[["left", "bottom"]].set_visible(False)
 
     caption = (
-        f"{title}: all {len(trials)} complete trials. Stronger lines are better; the best is "
-        "orange."
+        f"{title}: {'' if note else 'all '}{len(trials)} complete trials. Stronger lines are "
+        f"better; the best is orange.{note}"
     )
     return Panel(f"parallel-{_slug(title)}", caption, draw)
 

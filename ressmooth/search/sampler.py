@@ -129,15 +129,14 @@ class _BranchSearch:
         number = past.number_in_branch
         state = TRIAL_STATES.get(past.state, TrialState.RUNNING)
         # the pruner asks about the first seed only
-        is_judged = past.state.is_terminal or past.runs[0].state.is_terminal
+        is_judged = past.state in TRIAL_STATES or past.runs[0].state.is_terminal
         rungs = self._rungs(reports) if is_judged else None
-        if rungs is not None and state != TrialState.RUNNING:
-            self._add(past, state, reports, rungs)
-            return
-        if rungs is not None:
-            self._add(past, TrialState.RUNNING, reports, rungs)
-        else:
+        if rungs is None:
             self._add(past, TrialState.RUNNING)
+        else:
+            self._add(past, state, reports, rungs)
+            if state != TrialState.RUNNING:
+                return
         frozen = self.study.get_trials(deepcopy=False)[-1]
         self.trials[number] = Trial(self.study, frozen._trial_id)
         if rungs is None:

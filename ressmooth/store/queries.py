@@ -110,6 +110,25 @@ class Queries(Part):
     def trials_with_ids(self, connection: Connection, ids: Iterable[int]) -> list[TrialRow]:
         return trials_where(connection, Trial.id.in_(list(ids)))
 
+    @reading
+    def trials_page(
+        self, connection: Connection, study_id: int, page: int, size: int
+    ) -> list[TrialRow]:
+        """Return the trials of a page, the oldest on page 1."""
+        ids = select(Trial.id).where(Trial.study_id == study_id).order_by(Trial.id)
+        return trials_where(connection, Trial.id.in_(ids.limit(size).offset((page - 1) * size)))
+
+    @reading
+    def count_trials(self, connection: Connection, study_id: int) -> int:
+        query = select(func.count()).select_from(Trial).where(Trial.study_id == study_id)
+        return connection.scalars(query).one()
+
+    @reading
+    def first_trials(self, connection: Connection, study_id: int) -> list[TrialRow]:
+        """Return the oldest trial of each branch. Those of a branch have the same parameters."""
+        oldest = select(func.min(Trial.id)).where(Trial.study_id == study_id)
+        return trials_where(connection, Trial.id.in_(oldest.group_by(Trial.branch)))
+
     def trial_pages(self, study_id: int) -> Iterator[list[TrialRow]]:
         """Yield the trials of a study, oldest first, without loading all of them at once."""
         last = 0

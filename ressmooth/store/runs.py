@@ -109,11 +109,9 @@ class Runs(Part):
         return _curves(connection, CURVES.where(Epoch.run_id == run_id)).get(run_id, [])
 
     @reading
-    def curves(self, connection: Connection, study_id: int) -> dict[int, list[EpochRow]]:
-        """Return the curves of a study's runs by run id, without runs that have no epoch yet."""
-        runs = select(Run.id).join(Trial, Run.trial_id == Trial.id)
-        of_study = Epoch.run_id.in_(runs.where(Trial.study_id == study_id))
-        return _curves(connection, CURVES.where(of_study))
+    def curves(self, connection: Connection, run_ids: Sequence[int]) -> dict[int, list[EpochRow]]:
+        """Return the curves of runs by run id, without runs that have no epoch yet."""
+        return _curves(connection, CURVES.where(Epoch.run_id.in_(run_ids)))
 
     @reading
     def checkpoints(self, connection: Connection, run_id: int) -> list[tuple[int, str]]:

@@ -38,7 +38,7 @@ RECORDED = """
 SELECT run.id, last_epoch, epoch, train_loss, val_acc
 FROM run LEFT JOIN epoch ON run_id = run.id
 """
-UNFINISHED = "SELECT 1 FROM run WHERE state IN ('waiting', 'running')"
+OVER = "SELECT count(*) FROM run HAVING count(*) > 0 AND count(*) = count(finished_at)"
 TRAINING = "SELECT 1 FROM run WHERE state = 'running' AND last_epoch > 0"
 # each selects what must never be there
 BROKEN = {
@@ -94,7 +94,7 @@ class Home:
     def new_epochs(self, number):
         """Wait until so many more epochs are recorded, or the study is over."""
         more = len(self.query(EPOCHS)) + number
-        wait_for(lambda: len(self.query(EPOCHS)) >= more or not self.query(UNFINISHED), 300)
+        wait_for(lambda: len(self.query(EPOCHS)) >= more or self.query(OVER), 600)
 
     def finish(self):
         launcher = self.start()

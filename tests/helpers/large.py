@@ -3,11 +3,12 @@
 import json
 import math
 import random
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from helpers.specs import study as make_spec
-from sqlalchemy import insert
+from sqlalchemy import event, insert
 
 from ressmooth.config import METRICS, parse
 from ressmooth.store import Event, State
@@ -112,3 +113,16 @@ def _trial(spec, study_id, number, chance):
 def _condition(spec, config):
 
     return json.dumps(spec.condition(config), sort_keys=True)
+
+
+@contextmanager
+def statements(store):
+    """Collect the SQL statements that are executed meanwhile."""
+    executed = []
+
+    def add(connection, cursor, statement, *_):
+        executed.append(statement)
+
+    event.listen(store.database.engine, "before_cursor_execute", add)
+    yield executed
+    event.remove(store.database.engine, "before_cursor_execute", add)

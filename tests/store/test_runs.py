@@ -41,7 +41,9 @@ def test_the_curves_of_a_study_are_those_of_its_runs_with_epochs(store):
         for number in (1, 2):
             store.record_epoch(attempt, epoch(number, val_acc=run.id + number), None)
     first, second = trial.runs[:2]
-    assert store.curves(study_id) == {run.id: store.curve(run.id) for run in (first, second)}
+    assert store.curves([first.id, second.id]) == {
+        run.id: store.curve(run.id) for run in (first, second)
+    }
     assert [row.val_acc for row in store.curve(second.id)] == [second.id + 1, second.id + 2]
     assert store.curve(trial.runs[2].id) == []
 
