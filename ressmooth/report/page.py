@@ -11,9 +11,9 @@ from ressmooth import __version__
 from ressmooth.formatting import count, duration, glue, plain_markdown, settings
 from ressmooth.report import cost, figures, paper, pictures, style, tables, verdicts
 from ressmooth.report.compare import arm_results, by_selecting_statistic, compare_arms, conditions
-from ressmooth.report.figures import Panel
 from ressmooth.report.measure import MEASURES, capitalised
 from ressmooth.report.paper_tables import PaperTables
+from ressmooth.report.parallel import Panel
 from ressmooth.report.race import race_sheet
 from ressmooth.report.reference import reference_name
 from ressmooth.report.sheet import Sheet, as_markdown

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 ENVIRONMENT = {  # defaults, which the user's own values override
+    "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",  # a server could send results and log-ins elsewhere
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",

@@ -178,7 +178,8 @@ def kill_at_random(home, kills, chance):
             home.new_epochs(chance.randrange(1, 12))
         time.sleep(chance.uniform(0, 0.5))
         assert launcher.poll() in (None, -9), said_by(launcher)
-        training += bool(home.query(TRAINING))
+        is_training = bool(home.query(TRAINING))
+        before = sum(done.values())
         victim = "launcher" if chance.random() < LAUNCHER else "worker"
         if victim == "launcher":
             launcher.kill()
@@ -189,6 +190,7 @@ def kill_at_random(home, kills, chance):
             with suppress(psutil.NoSuchProcess, IndexError):  # there may be none yet
                 chance.choice(victims(launcher, chance)).kill()
                 done[victim] += 1
+        training += is_training and sum(done.values()) > before
         watch.check()
     launcher.kill()
     launcher.wait()

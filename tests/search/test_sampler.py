@@ -309,7 +309,8 @@ def test_a_replayed_trial_is_what_optuna_made_of_it(pruner, step):
             if live.should_prune(key, number, epoch, reports[epoch]) and epoch < 9:
                 state = "pruned"
                 break
-        live.tell(key, number, state, value if state == "complete" else None)
+        value = value if state == "complete" else None
+        live.tell(key, number, state, value)
         trial = {"branch": key, "number_in_branch": number, "params": proposal.params}
         trial |= {"sampler_state": proposal.sampler_state, "state": state, "value": value}
         past.append((SimpleNamespace(**trial), reports))

@@ -154,6 +154,22 @@ def test_a_remote_launcher_is_replaced_when_its_lease_lapses(store, study_id):
     assert store.study("demo").held_by == str(mine)
 
 
+def test_a_clock_that_was_set_back_does_not_prolong_the_lease_of_a_dead_launcher(store, study_id):
+    store.acquire(study_id, dataclasses.replace(Holder.here(), host="elsewhere"))
+    age_heartbeat(store, -3600)
+    store.acquire(study_id, Holder.here())
+
+
+def test_a_living_launcher_keeps_its_study_when_the_clock_jumps(store, study_id):
+    holder = dataclasses.replace(Holder.here(), host="elsewhere")
+    store.acquire(study_id, holder)
+    for jump in (3600, -3600):
+        age_heartbeat(store, jump)
+        store.heartbeat(study_id, holder, 1.0)
+        with pytest.raises(StudyBusy):
+            store.acquire(study_id, Holder.here())
+
+
 def test_a_heartbeat_renews_the_lease_and_records_the_time(store, study_id):
     elsewhere = dataclasses.replace(Holder.here(), host="elsewhere")
     store.acquire(study_id, elsewhere)

@@ -23,7 +23,7 @@ from helpers.records import (
     train,
     train_all,
 )
-from helpers.servers import Server, answering, nothing
+from helpers.servers import Receiver, Server, answering, nothing
 
 from ressmooth.cli import main
 from ressmooth.errors import ConfigError, StorageError, TrackingError
@@ -527,6 +527,22 @@ def test_an_unusable_mlflow_loses_nothing(store, home, monkeypatch, fault, says)
             sync(store, home, uri)
     assert error.value.exit_code == 4
     assert "s3cret" not in relay.problem + str(error.value)
+    assert store.count_pending(study_id) == pending
+
+
+def test_a_server_cannot_send_us_elsewhere(store, home):
+    """Neither results nor the log-in reach another server, however the first one redirects."""
+    study_id = open_study(store, "redirected", {"sgd": ARMS["sgd"]}, seeds=1)
+    train_all(store, study_id, home)
+    pending = store.count_pending(study_id)
+    with Receiver() as elsewhere:
+        for status in (301, 302, 303, 307, 308):
+            with Receiver(*[status] * 9, moved_to=elsewhere.address) as first:
+                uri = f"http://me:s3cret@127.0.0.1:{first.port}"
+                with pytest.raises(TrackingError):
+                    sync(store, home, uri)
+                assert first.requests
+        assert elsewhere.requests == []
     assert store.count_pending(study_id) == pending
 
 
