@@ -244,18 +244,6 @@ def values_of(curve: Iterable[Epoch], metric: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def best_by_epoch(curve: Iterable[Epoch], metric: str) -> dict[int, float]:
-    """Return the best value of a metric so far by epoch, from the first evaluation on."""
-    best: dict[int, float] = {}
-    found: float | None = None
-    for epoch in curve:
-        before = [] if found is None else [found]
-        found = METRIC[metric].best([*before, *values_of([epoch], metric)])
-        if found is not None:
-            best[epoch.epoch] = found
-    return best
-
-
 def is_own(dataset: str) -> bool:
     """Tell whether a data set is read from the user's files."""
     return dataset.startswith(PREFIXES["dataset"])

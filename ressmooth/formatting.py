@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -41,6 +41,13 @@ def run_name(arm: str, params: Mapping[str, Any], seed: int) -> str:
 def printable(text: str) -> str:
     """Escape characters that would move a terminal's cursor or change its colours."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def plain_markdown(text: str) -> str:
+    """Return a text in which Markdown finds no HTML and no links, and terminals no escapes."""
+    lines = [printable(line) for line in text.split("\n")]
+    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", "\n".join(lines))
+    return text.replace("](", "]&#40;").replace("]:", "]&#58;")
 
 
 def last_line(error: str | None) -> str:
@@ -104,17 +111,26 @@ def columns(rows: Iterable[Mapping[str, Any]], fixed: Iterable[str] = ()) -> lis
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], fixed: Iterable[str] = ()) -> str:
+    return "".join(csv_lines(rows, columns(rows, fixed)))
+
+
+def csv_lines(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a CSV file with these columns."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, columns(rows, fixed), lineterminator="\n")
+    writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _csv_cell(value) for key, value in row.items()} for row in rows)
-    return out.getvalue()
+    for row in rows:
+        yield out.getvalue()
+        out.seek(0)
+        out.truncate()
+        writer.writerow({key: _csv_cell(value) for key, value in row.items()})
+    yield out.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:
     """Return a cell. Text that a spreadsheet would run as a formula gets an apostrophe."""
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
     if isinstance(value, str):
         return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
-    if isinstance(value, list):
-        return " ".join(map(str, value))
     return value.isoformat() if isinstance(value, datetime) else value

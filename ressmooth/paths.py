@@ -85,9 +85,20 @@ def report_out(study: str) -> str:
     return f"{place}/{study}" if place else "report"
 
 
-def make_directory(path: Path) -> None:
+def make_home(path: Path) -> None:
+    """Create a home that only its owner can enter. One that exists keeps its mode."""
+    make_directory(path, 0o700)
+
+
+def create_private(path: Path) -> None:
+    """Create an empty file that only its owner can read, unless there is one already."""
+    with suppress(OSError):  # whoever opens it then says why it cannot be created
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def make_directory(path: Path, mode: int = 0o777) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise ConfigError(
             f"Cannot create {path}: a file is in the way; choose another path."

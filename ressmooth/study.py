@@ -160,7 +160,7 @@ def _submit(spec: "StudySpec", home: Path, priority: str | None, detach: bool, q
     from ressmooth.store import Priority, default_url, open_store
 
     preflight.check(spec, home)
-    paths.make_directory(home)
+    paths.make_home(home)
     with closing(open_store(default_url(home))) as store:
         store.submit(spec, paths.user(), Priority(priority) if priority else None)
         study = store.study(spec.name)

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from ressmooth.paths import command, home, only_submits, report_out, serve_command, user
+from ressmooth.paths import (
+    command,
+    create_private,
+    home,
+    make_home,
+    only_submits,
+    report_out,
+    serve_command,
+    user,
+)
 
 NAMELESS = """
 import os, pwd, socket
@@ -57,3 +66,23 @@ def test_reports_go_where_a_container_can_write(monkeypatch):
     assert report_out("demo") == "report"
     monkeypatch.setenv("RESSMOOTH_REPORTS", "/reports")
     assert report_out("demo") == "/reports/demo"
+
+
+def test_a_home_is_its_owners_only_unless_somebody_has_shared_it(tmp_path):
+    new, shared = tmp_path / "a" / "new", tmp_path / "shared"
+    make_home(new)
+    assert new.stat().st_mode & 0o777 == 0o700
+    shared.mkdir()
+    shared.chmod(0o770)
+    make_home(shared)
+    assert shared.stat().st_mode & 0o777 == 0o770
+
+
+def test_a_private_file_is_not_replaced(tmp_path):
+    file = tmp_path / "file"
+    create_private(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_text("kept")
+    create_private(file)
+    assert file.read_text() == "kept"
+    create_private(tmp_path / "missing" / "file")  # whoever opens it says why

@@ -21,7 +21,7 @@ from ressmooth.formatting import count
 from ressmooth.paths import (
     DEBIAN_FASHION_MNIST,
     check_writable,
-    make_directory,
+    make_home,
     nearest_place,
 )
 
@@ -44,14 +44,17 @@ def fetch(names: tuple[str, ...], home: Path) -> None:
 
 
 @main.command()
+@click.option("--retry-rejected", is_flag=True, help="also what MLflow rejected before")
 @with_home
-def sync(home: Path) -> None:
+def sync(retry_rejected: bool, home: Path) -> None:
     """Deliver pending events to MLflow, and messages to the webhook."""
     from ressmooth.tracking import relay, webhook
     from ressmooth.tracking.server import tracking_uri
 
     store, address = open_home(home), webhook.webhook_address()
     unanswered = None
+    if retry_rejected:
+        click.echo(f"{count(store.unreject(), 'rejected event')} will be sent again")
     if address:
         try:
             messages = webhook.send_pending(store, home, address)
@@ -85,7 +88,7 @@ def upgrade(home: Path) -> None:
     """Upgrade the database to the schema of this version."""
     from ressmooth import store
 
-    make_directory(home)
+    make_home(home)
     url = store.default_url(home)
     before, after = store.upgrade(url)
     result = "is already at" if before == after else f"upgraded from {before or 'nothing'} to"

@@ -35,21 +35,36 @@ def list_(home: Path) -> None:
 
 @main.command()
 @click.argument("study")
+@click.option("--page", type=click.IntRange(1), default=1, help="of its trials [default: 1]")
 @click.option("--tree", is_flag=True, help="show which runs continue the prefix of another")
 @with_home
-def show(study: str, tree: bool, home: Path) -> None:
+def show(study: str, page: int, tree: bool, home: Path) -> None:
     """Show every trial and run of STUDY, then the comparison."""
-    from ressmooth.report.tables import details
-    from ressmooth.report.tree import tree_of
-
     store = open_home(home)
     row = find_study(store, study)
-    click.echo(tree_of(store.trials(row.id)) if tree else details(store, row))
-    states = {run.state for trial in store.trials(row.id) for run in trial.runs}
+    if tree:
+        from ressmooth.report.tree import tree_of
+
+        click.echo(tree_of(store.trials(row.id)))
+    else:
+        _show_page(store, row, page, home)
+    states = store.run_states().get(row.id, {}).keys()
     if "failed" in states:
         click.echo(f"retry what failed: {command(home, 'retry', study, '--failed')}", err=True)
     if states & {"waiting", "running"} and row.held_by is None:
         click.echo(f"resume with: {command(home, 'study', study)}", err=True)
+
+
+def _show_page(store: "Store", row: "StudyRow", page: int, home: Path) -> None:
+    from ressmooth.report.tables import TRIALS_PER_PAGE, details
+
+    pages = max(1, -(-store.count_trials(row.id) // TRIALS_PER_PAGE))
+    if page > pages:
+        raise ConfigError(f"--page {page}: {row.name} has {count(pages, 'page')}")
+    click.echo(details(store, row, page))
+    if page < pages:
+        following = command(home, "show", row.name, "--page", str(page + 1))
+        click.echo(f"page {page} of {pages}; next: {following}", err=True)
 
 
 @main.command()
@@ -248,7 +263,8 @@ def _export_table(
 
     table = TABLES[name](store, row)
     if out is None:
-        click.echo(table.csv() if form == "csv" else table.json(), nl=False)
+        for text in table.csv() if form == "csv" else table.json():
+            sys.stdout.write(text)
         return
     _replace(out, home, force, is_parquet_export, table.write_parquet)
     click.echo(f"wrote {out}: {count(len(table.records), 'row')}")

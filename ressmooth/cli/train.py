@@ -45,8 +45,11 @@ def train(out: Path | None, resume: bool, force: bool, data: Path | None, **opti
     ressmooth train --dataset digits --method smoothing --distribution laplace --b 0.5
     ressmooth train --dataset fashion_mnist --fraction 0.125 --model resnet20 --out run
     """
+    from ressmooth.engines.output import survive_broken_output
     from ressmooth.engines.progress import EpochBar
     from ressmooth.training import single_run
+
+    survive_broken_output()
 
     values = {name: value for name, value in options.items() if value is not None}
     if out is not None:

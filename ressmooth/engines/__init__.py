@@ -111,6 +111,9 @@ def new_engine(name: str, resources: "Resources", workers: int | None, home: Pat
     # Read by `import ray`. Otherwise ray.init replaces our signal handlers by ones that end the
     # process, and ray.shutdown by the default action, which does the same.
     os.environ["RAY_DISABLE_FAILURE_SIGNAL_HANDLER"] = "1"
+    if os.environ.get("RAY_ADDRESS", "local") in ("", "local"):
+        # A Ray of our own then listens on 127.0.0.1 only, on Linux too.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     try:
         from ressmooth.engines.ray import RayEngine
     except ImportError as error:

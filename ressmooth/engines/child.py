@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from ressmooth.engines.local import die_with
+from ressmooth.engines.output import survive_broken_output
 from ressmooth.errors import RessmoothError
 
 PERIOD = 0.2  # seconds between two calls of `tick`
@@ -41,6 +42,7 @@ def call_in_child(work: Callable[..., T], *args: Any, tick: Callable[[], None]) 
 
 def _call(launcher: int, sender: Connection, work: Callable[..., Any], args: Any) -> None:
     die_with(launcher)
+    survive_broken_output()
     for number in (signal.SIGINT, signal.SIGHUP):  # the launcher handles Ctrl-C
         signal.signal(number, signal.SIG_IGN)
     try:

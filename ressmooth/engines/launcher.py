@@ -15,13 +15,14 @@ from ressmooth.engines import Engine
 from ressmooth.engines.child import call_in_child
 from ressmooth.engines.cleaning import remove_forks
 from ressmooth.engines.heartbeat import Heartbeat
+from ressmooth.engines.output import survive_broken_output
 from ressmooth.engines.preflight import Hashes, check_unchanged
 from ressmooth.engines.progress import View
 from ressmooth.engines.scheduler import BAD_STUDY, ActiveStudy, Scheduler
 from ressmooth.engines.signals import Stopped, acknowledge_signals, on_signal, raise_stopped
 from ressmooth.errors import DataError
 from ressmooth.formatting import count
-from ressmooth.paths import command, make_directory, only_submits, report_out
+from ressmooth.paths import command, make_home, only_submits, report_out
 from ressmooth.search.notes import warm_start_notes
 from ressmooth.search.planner import Planner
 from ressmooth.search.warm_start import find_warm_start
@@ -62,6 +63,7 @@ class Launcher:
 
     def launch(self) -> int:
         """Run the study. Return the exit code."""
+        survive_broken_output()
         for line in warm_start_notes(self.spec, find_warm_start(self.spec, self.home)):
             if not self.quiet:
                 click.echo(line, err=True)
@@ -84,7 +86,7 @@ class Launcher:
             return stopped.signal_number
 
     def _open_and_train(self) -> int:
-        make_directory(self.home)
+        make_home(self.home)
         self.store = open_store(default_url(self.home))
         with closing(self.store), notifying(self.store, self.home, self.webhook, self._warn):
             return self._hold_lease()
@@ -120,23 +122,26 @@ class Launcher:
 
     def _train_and_deliver(self) -> int:
         """Train what is left and feed MLflow. Return the signal that ended it, or 0."""
+        self.elapsed = self.store.study_with_id(self.study_id).elapsed
+        with Heartbeat(self.store, HEARTBEAT, self._renew_lease) as self.heartbeat:
+            return self._train()
+
+    def _train(self) -> int:
         check_unchanged(self.store, self.study_id, self.spec, self.hashes)
         planner = Planner(self.store, self.study_id, self.spec)
-        row = self.store.study(self.spec.name)
-        self.study = ActiveStudy(planner, elapsed=row.elapsed if row else 0.0)
+        self.study = ActiveStudy(planner, elapsed=self.elapsed)
         self.study.spend(0.0)  # a spent time budget adds no more trials
         self.scheduler = Scheduler()
         self.scheduler.add(self.study)
         relay = Relay(self.store.url, self.home, tracking_uri(self.home), self.study_id)
         relay.start()
         self.ticked = time.monotonic()
-        with Heartbeat(self.store, HEARTBEAT, self._renew_lease) as self.heartbeat:
-            if planner.peek():
-                fetch_data(self.spec, self.home, self._tick, quiet=self.quiet)
-                self._run_engine(planner)
-                self.store.announce_study(self.study_id)
-            self._renew_lease(self.store)
-            self._deliver(relay)
+        if planner.peek():
+            fetch_data(self.spec, self.home, self._tick, quiet=self.quiet)
+            self._run_engine(planner)
+            self.store.announce_study(self.study_id)
+        self._renew_lease(self.store)
+        self._deliver(relay)
         if self.study.is_leaving:
             return signal.SIGTERM
         if not self.signals:
@@ -144,7 +149,7 @@ class Launcher:
         return self.signals[0] if self.signals else 0
 
     def _renew_lease(self, store: Store) -> None:
-        store.heartbeat(self.study_id, self.holder, self.study.elapsed)
+        store.heartbeat(self.study_id, self.holder, self.elapsed)
 
     def _deliver(self, relay: Relay) -> None:
         """Give MLflow some time for what is left, but none after a second signal."""
@@ -154,9 +159,10 @@ class Launcher:
         if pending and not (self.quiet or self.signals):
             click.echo(f"delivering {count(pending, 'event')} to MLflow", err=True)
         if left := relay.finish(timeout):
+            words = ["sync", "--retry-rejected"] if relay.rejected else ["sync"]
             click.echo(
                 f"warning: {left} tracking events not delivered ({relay.problem}); "
-                f"send them later with: {command(self.home, 'sync')}",
+                f"send them later with: {command(self.home, *words)}",
                 err=True,
             )
 
@@ -175,7 +181,7 @@ class Launcher:
         self.heartbeat.check()
         now = time.monotonic()
         self.study.spend(now - self.ticked)
-        self.ticked = now
+        self.ticked, self.elapsed = now, self.study.elapsed
         if now - self.polled > POLL:
             self.polled = now
             state = self.store.submission(self.study_id).state

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ressmooth.engines import Decision, Stoppable, worker_died
+from ressmooth.engines.output import survive_broken_output
 from ressmooth.engines.placement import Gpus, gpus_per_run, slots, visible_gpus
-from ressmooth.errors import RessmoothError
+from ressmooth.errors import ConfigError, RessmoothError
 from ressmooth.formatting import count
 from ressmooth.spec import Resources
 from ressmooth.store import Holder, RunRow, State, Store
@@ -35,12 +37,14 @@ if TYPE_CHECKING:
 
 TICK = 0.5  # seconds
 MAX_STARTS = 10
+MAX_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")  # characters; Linux allows 107 in all
 
 
 class LocalEngine(Stoppable):
     """Executes runs on this machine's cores or GPUs."""
 
     def __init__(self, resources: Resources, workers: int | None) -> None:
+        check_socket_paths()
         self.slots = slots(workers, resources)
         self.workers = len(self.slots)
         self.gpus: float = len(visible_gpus())
@@ -82,7 +86,7 @@ class LocalEngine(Stoppable):
         # not after an error: another launcher may have taken over the study
         for worker in self.pool:
             if worker.run is not None:
-                self.store.release_run(worker.run.id)
+                self.store.release_run(worker.run.next_attempt)
                 self.scheduler.released(worker.run)
 
     def _worker(self, number: int, gpus: Gpus) -> "Worker":
@@ -134,7 +138,7 @@ class LocalEngine(Stoppable):
             raise error
         run, worker.run = worker.run, None
         self.scheduler.failed(run, error)
-        self.store.release_run(run.id)
+        self.store.release_run(run.next_attempt)
         self.view.lost(worker.number, str(error))
 
     def _decide(self, run: RunRow, epoch: int, best: float | None) -> Decision:
@@ -149,7 +153,7 @@ class LocalEngine(Stoppable):
         if self.is_stopping:  # the signal that stops us may have reached the worker too
             self.pool.remove(worker)
             if worker.run is not None:
-                self.store.release_run(worker.run.id)
+                self.store.release_run(worker.run.next_attempt)
                 self.scheduler.released(worker.run)
             return
         self.pool[self.pool.index(worker)] = self._worker(worker.number, worker.gpus)
@@ -202,6 +206,16 @@ class Worker:
         return f"worker killed by signal {-code}{memory}"
 
 
+def check_socket_paths() -> None:
+    """Raise a ConfigError if sockets in the temporary directory would have too long paths."""
+    directory = tempfile.gettempdir()
+    if len(os.fsencode(directory)) > MAX_TMPDIR:
+        raise ConfigError(
+            f"TMPDIR = {directory!r}: at most {MAX_TMPDIR} characters, because workers are reached "
+            "by sockets in it; use a shorter path, as in: TMPDIR=/tmp"
+        )
+
+
 def _start_fork_server() -> None:
     """Start the process that forks workers. It loads torch once for all of them.
 
@@ -238,6 +252,7 @@ def work(
 ) -> None:
     """Execute the runs whose ids arrive over the connection. Runs in the worker process."""
     die_with(launcher)
+    survive_broken_output()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

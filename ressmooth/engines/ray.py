@@ -160,7 +160,7 @@ class RayEngine(Stoppable):
         row, run = self.running.pop(trial)
         if error is not None:
             self.scheduler.failed(run, error)
-            self.store.release_run(run.id)
+            self.store.release_run(run.next_attempt)
             self.view.lost(row, str(error))
             return
         if self.store.run(run.id).state.is_terminal:
@@ -179,7 +179,7 @@ class RayEngine(Stoppable):
             self.view.lost(row, message)
 
     def _release(self, run: RunRow) -> None:
-        self.store.release_run(run.id)
+        self.store.release_run(run.next_attempt)
         self.scheduler.released(run)
 
     def on_step(self) -> None:

@@ -3,8 +3,12 @@
 import logging
 import math
 import os
+import secrets
 import signal
 import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -65,8 +69,11 @@ class RayCluster:
 
     def connect(self) -> None:
         os.environ.update(ENVIRONMENT)
+        hide_token_file()
         options: dict[str, Any] = {}
         if self.is_local:
+            # Other users of this machine reach its ports. Ray would write a token for all to read.
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
             cores = len(os.sched_getaffinity(0))
             needed = math.ceil(self.workers * self.resources.cpus_per_run)
             options = {"num_cpus": max(cores, needed), "include_dashboard": False}
@@ -136,10 +143,22 @@ class RayCluster:
 
     def _unreachable(self, error: Exception) -> ClusterUnreachable:
         reason = str(error).partition("\n")[0]
+        if "AF_UNIX" in reason:
+            return ClusterUnreachable(
+                f"Ray cannot start: {reason}. Use a shorter path, as in: RAY_TMPDIR=/tmp"
+            )
         return ClusterUnreachable(
             f"Ray at {self.address} does not answer: {reason}. "
             "Is it running, and is RAY_AUTH_TOKEN the cluster's?"
         )
+
+
+def hide_token_file() -> None:
+    """Make the cluster's token readable for its owner only. Ray writes it with the umask's mode."""
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    with suppress(OSError):  # there is none, or it is somebody else's
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            path.chmod(0o600)
 
 
 def _nodes(of_this_build: bool = True) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Decisio
         kept = {epoch for epoch in forks if epoch > len(trainer.curve)}
         decision = yield from _train(trainer, store, attempt, directory, kept)
         if decision == Decision.STOP:
-            store.release_run(run_id, attempt)
+            store.release_run(attempt)
             return State.WAITING
         if decision == Decision.PRUNE:
             store.finish_run(attempt, State.PRUNED, **pruned_outcome(store.curve(run_id)))
@@ -111,7 +111,7 @@ def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Decisio
         raise  # this process has lost the device: another one retries
     except torch.OutOfMemoryError:
         if not row.needs_whole_gpu:
-            store.release_run(run_id, attempt, OUT_OF_MEMORY)
+            store.release_run(attempt, OUT_OF_MEMORY)
             return State.WAITING
         store.finish_run(attempt, State.FAILED, error=_out_of_memory(config))
         return State.FAILED

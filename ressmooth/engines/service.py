@@ -16,6 +16,7 @@ from ressmooth.engines import Engine, check_fits, machine, preflight
 from ressmooth.engines.cleaning import Retention, keep_days, remove_forks
 from ressmooth.engines.heartbeat import Heartbeat
 from ressmooth.engines.launcher import check_standstill, fetch_data
+from ressmooth.engines.output import survive_broken_output
 from ressmooth.engines.preflight import Hashes, check_unchanged
 from ressmooth.engines.progress import ServiceLog
 from ressmooth.engines.scheduler import ActiveStudy, Scheduler
@@ -28,7 +29,7 @@ from ressmooth.errors import (
     StoreUnreachable,
     StudyBusy,
 )
-from ressmooth.paths import make_directory, serve_command
+from ressmooth.paths import make_home, serve_command
 from ressmooth.search.planner import Planner
 from ressmooth.spec import StudySpec, read_stored
 from ressmooth.store import (
@@ -86,9 +87,10 @@ class Service:
 
     def serve(self) -> int:
         """Serve until a signal arrives. Return the exit code."""
+        survive_broken_output()
         if self.engine_name == "local":
             self.new_engine()  # a wrong option is an error before anything is created
-        make_directory(self.home)
+        make_home(self.home)
         self.store = open_store(default_url(self.home))
         with closing(self.store), on_signal(self._stop):
             if self._wait_for_lease():

@@ -29,31 +29,15 @@ def raise_stopped(signal_number: int, _: object) -> None:
 @contextmanager
 def on_signal(handle: Callable[[int, object], None]) -> Iterator[None]:
     """Handle signals. SIGHUP stays ignored where it was, as under nohup."""
-
-    terminals = [number for number in (0, 1, 2) if os.isatty(number)]  # a closed one is none
-
-    def call(signal_number: int, frame: object) -> None:
-        if signal_number == signal.SIGHUP:
-            _leave(terminals)
-        handle(signal_number, frame)
-
     before = {number: signal.getsignal(number) for number in SIGNALS}
     handled = [n for n in SIGNALS if n != signal.SIGHUP or before[n] != signal.SIG_IGN]
     for number in handled:
-        signal.signal(number, call)
+        signal.signal(number, handle)
     try:
         yield
     finally:
         for number in handled:
             signal.signal(number, before[number])
-
-
-def _leave(terminals: list[int]) -> None:
-    """Write to nowhere. The terminal is gone, and writing to it would raise errors."""
-    devnull = os.open(os.devnull, os.O_RDWR)
-    for descriptor in terminals:
-        os.dup2(devnull, descriptor)
-    os.close(devnull)
 
 
 @contextmanager

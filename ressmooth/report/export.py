@@ -14,6 +14,7 @@ from ressmooth.spec import StudySpec, read_stored
 from ressmooth.store import EpochRow, State, Store, StudyRow, TrialRow
 
 APPLICATION_ID = b"ress"  # in the header of the SQLite files that we write
+MAX_SHOWN = 300  # trials of an arm in a figure, and behind importances
 LOG_RATIO = 100.0  # a grid that spans at least this ratio gets a logarithmic axis
 
 Space = dict[str, BaseDistribution]
@@ -73,6 +74,22 @@ def _optuna_trial(
 def complete_trials(trials: Sequence[TrialRow], arm: str) -> list[TrialRow]:
     """Return the complete trials of an arm's search, without confirmations."""
     return [t for t in trials if t.arm == arm and t.state == State.COMPLETE and t.confirms is None]
+
+
+def sample(trials: Sequence[TrialRow], is_higher_better: bool = True) -> list[TrialRow]:
+    """Return trials at even distances, and the best one, if there are too many for a figure."""
+    if len(trials) <= MAX_SHOWN:
+        return list(trials)
+    sign = 1 if is_higher_better else -1
+    valued = [n for n, trial in enumerate(trials) if trial.value is not None]
+    best = max(valued, key=lambda n: sign * (trials[n].value or 0.0), default=0)
+    chosen = {number * len(trials) // MAX_SHOWN for number in range(MAX_SHOWN)} | {best}
+    return [trials[number] for number in sorted(chosen)]
+
+
+def sample_note(shown: int, found: int) -> str:
+    """Return a sentence about a sample, or nothing if all trials are shown."""
+    return "" if shown == found else f" These are {shown} of {found:,} trials, a sample."
 
 
 def varied_parameters(spec: StudySpec, arm: str, trials: Sequence[TrialRow]) -> Space:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, product
 from statistics import fmean, stdev
 from typing import Any
@@ -11,14 +10,21 @@ import numpy as np
 import optuna
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
-from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from ressmooth.formatting import settings
 from ressmooth.report.compare import ArmResult, Comparison, conditions, measure_of, samples
 from ressmooth.report.cost import Cost, Curves
-from ressmooth.report.export import Space, complete_trials, optuna_study, varied_parameters
+from ressmooth.report.export import (
+    Space,
+    complete_trials,
+    optuna_study,
+    sample,
+    sample_note,
+    varied_parameters,
+)
 from ressmooth.report.measure import Measure, capitalised
-from ressmooth.report.style import INK, Draw, colour, dash, legend, marker, scale_logarithmically
+from ressmooth.report.parallel import Panel, parallel_coordinates, slug
+from ressmooth.report.style import INK, colour, dash, legend, marker, scale_logarithmically
 from ressmooth.report.verdicts import condition_text
 from ressmooth.spec.schema import StudySpec
 from ressmooth.store import State, TrialRow
@@ -26,16 +32,10 @@ from ressmooth.store import State, TrialRow
 ZOOM = 20.0  # points of a metric in % that a learning curve shows
 LOSSES = {"train_loss": "training loss", "val_loss": "validation loss"}  # column -> label
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
+MAX_POINTS = 1000  # of an arm in the history of a search
 MIN_TRIALS = 10  # complete trials from which importances are estimated
 
 Numbers = Mapping[str, int]  # arm -> number of its colour, the same in all panels
-
-
-@dataclass(frozen=True)
-class Panel:
-    name: str
-    caption: str
-    draw: Draw
 
 
 def metric_by_width(
@@ -45,11 +45,12 @@ def metric_by_width(
 
     Return None if no arm has several widths.
     """
-    by_arm = {}
+    by_arm, note = {}, ""
     for arm in dict.fromkeys(trial.arm for trial in trials):
         tried = [t for t in complete_trials(trials, arm) if t.condition == comparison.condition]
         if len({trial.params.get("b") for trial in tried}) > 1:
-            by_arm[arm] = tried
+            by_arm[arm] = sample(tried, comparison.measure.metric.is_higher_better)
+            note = note or sample_note(len(by_arm[arm]), len(tried))
     if not by_arm:
         return None
     condition, statistic = condition_text(comparison.condition), comparison.statistic
@@ -73,9 +74,9 @@ def metric_by_width(
     caption = (
         f"{capitalised(what)} against b, {condition}, one point per configuration. "
         "All are means over the seeds of the search, even if fresh seeds are reported. Bars and "
-        "band show one standard deviation; a single seed has none."
+        f"band show one standard deviation; a single seed has none.{note}"
     )
-    return Panel(f"width-{statistic}-{_slug(condition)}", caption, draw)
+    return Panel(f"width-{statistic}-{slug(condition)}", caption, draw)
 
 
 def _draw_widths(
@@ -133,7 +134,7 @@ def learning_curves(
         seeds = ", ".join(f"{arm.name} n = {len(arm.runs)}" for arm in arms)
         what = f"{capitalised(label)} by epoch, {condition}"
         caption = f"{what}: mean and standard deviation over seeds ({seeds})."
-        return Panel(f"curve-{column}-{_slug(condition)}", caption, draw)
+        return Panel(f"curve-{column}-{slug(condition)}", caption, draw)
 
     columns = {measure.metric.column: f"validation {measure.axis}", **LOSSES}
     return [panel(column, label) for column, label in columns.items()]
@@ -178,10 +179,12 @@ def search_panels(spec: StudySpec, trials: Sequence[TrialRow], numbers: Numbers)
         space = varied_parameters(spec, arm, complete)
         title = arm if len(trained) == 1 else f"{arm}, {condition_text(condition)}"
         is_estimable = len(complete) >= MIN_TRIALS and len({t.value for t in complete}) > 1
+        shown = sample(complete, measure_of(complete[0]).metric.is_higher_better) if space else []
+        note = sample_note(len(shown), len(complete))
         if len(space) > 1 and is_estimable:
-            panels.append(_importances(title, spec, complete, space))
+            panels.append(_importances(title, spec, shown, space, note))
         if space:
-            panels.append(_parallel_coordinates(title, complete, space))
+            panels.append(parallel_coordinates(title, shown, space, note))
     return panels
 
 
@@ -196,12 +199,13 @@ def _history(condition: str, trials: Sequence[TrialRow], numbers: Numbers) -> Pa
     def draw(axes: Axes) -> None:
         for arm, numbered in by_arm.items():
             style: Any = {"color": colour(numbers[arm]), "linestyle": "none"}
-            complete = [(x, t.value) for x, t in numbered if t.state == State.COMPLETE]
-            ended = [(x, t.runs[0]) for x, t in numbered if t.state == State.PRUNED]
+            shown = numbered[:: 1 + len(numbered) // MAX_POINTS]
+            complete = [(x, t.value) for x, t in shown if t.state == State.COMPLETE]
+            ended = [(x, t.runs[0]) for x, t in shown if t.state == State.PRUNED]
             pruned = [(x, run.result(measure.name, "max")) for x, run in ended]
             axes.plot(*_xy(pruned), marker="x", alpha=0.6, **style)
             axes.plot(*_xy(complete), marker=marker(numbers[arm]), label=arm, **style)
-            x, values = _xy(complete)
+            x, values = _xy([(x, t.value) for x, t in numbered if t.state == State.COMPLETE])
             best = list(accumulate(values, lambda *both: max(both, key=measure.score)))
             axes.step(x, best, where="post", color=style["color"])
         axes.set(xlabel="trial", ylabel=measure.axis, title=condition)
@@ -213,7 +217,10 @@ def _history(condition: str, trials: Sequence[TrialRow], numbers: Numbers) -> Pa
         "far. Crosses are pruned trials, with their first seed's best "
         f"{measure.label} until then."
     )
-    return Panel(f"history-{_slug(condition)}", caption, draw)
+    every = max(1 + len(numbered) // MAX_POINTS for numbered in by_arm.values())
+    if every > 1:
+        caption += f" Points are of one trial in {every}; the line is of all."
+    return Panel(f"history-{slug(condition)}", caption, draw)
 
 
 def _xy(points: Sequence[tuple[int, float | None]]) -> tuple[list[int], list[float]]:
@@ -221,7 +228,9 @@ def _xy(points: Sequence[tuple[int, float | None]]) -> tuple[list[int], list[flo
     return [x for x, _ in known], [y for _, y in known]
 
 
-def _importances(title: str, spec: StudySpec, trials: Sequence[TrialRow], space: Space) -> Panel:
+def _importances(
+    title: str, spec: StudySpec, trials: Sequence[TrialRow], space: Space, note: str
+) -> Panel:
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     study = optuna_study(spec, trials, space)
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
@@ -233,72 +242,9 @@ def _importances(title: str, spec: StudySpec, trials: Sequence[TrialRow], space:
     caption = (
         f"{title}: importance of each parameter for the {measure_of(trials[0]).label}, "
         f"estimated from {len(trials)} "
-        "complete trials. Such an estimate is rough: take it as a hint."
+        f"complete trials. Such an estimate is rough: take it as a hint.{note}"
     )
-    return Panel(f"importances-{_slug(title)}", caption, draw)
-
-
-def _parallel_coordinates(title: str, trials: Sequence[TrialRow], space: Space) -> Panel:
-    measure = measure_of(trials[0])
-    scores = [measure.score(trial.value or 0.0) for trial in trials]
-    columns = [_Column(name, [t.params[name] for t in trials], d) for name, d in space.items()]
-    columns.append(_Column(measure.label, [t.value or 0.0 for t in trials], None, measure.places))
-
-    def draw(axes: Axes) -> None:
-        best, worst = max(scores), min(scores)
-        for number in np.argsort(scores):  # the best on top
-            heights = [column.heights[number] for column in columns]
-            if scores[number] == best:
-                axes.plot(heights, color=colour(1), linewidth=2.0)
-            else:
-                alpha = 0.2 + 0.6 * (scores[number] - worst) / (best - worst)
-                axes.plot(heights, color=colour(0), linewidth=1.2, alpha=alpha)
-        for x, column in enumerate(columns):
-            axes.axvline(x, color=INK, linewidth=0.8)
-            for height, text in column.marks:
-                offset = (3, 14 * (height - 0.5))  # beyond the lines, which end at 0 and 1
-                axes.annotate(text, (x, height), offset, textcoords="offset points", va="center")
-        names = [column.name for column in columns]
-        slanted: Any = {"rotation": 25, "ha": "right"} if len(names) > 4 else {}
-        axes.set_xticks(range(len(names)), names, **slanted)
-        axes.set(title=title, yticks=[], xlim=(-0.1, len(columns) - 0.55))
-        axes.grid(visible=False)
-        axes.spines[["left", "bottom"]].set_visible(False)
-
-    caption = (
-        f"{title}: all {len(trials)} complete trials. Stronger lines are better; the best is "
-        "orange."
-    )
-    return Panel(f"parallel-{_slug(title)}", caption, draw)
-
-
-class _Column:
-    """An axis of parallel coordinates: values as heights in [0, 1], and labelled marks."""
-
-    def __init__(
-        self,
-        name: str,
-        values: Sequence[Any],
-        distribution: BaseDistribution | None,
-        places: int = 0,
-    ) -> None:
-        self.name = name
-        if isinstance(distribution, CategoricalDistribution):
-            labels = [str(choice) for choice in distribution.choices]
-            last = max(1, len(labels) - 1)
-            self.heights = [labels.index(str(value)) / last for value in values]
-            self.marks = [(number / last, label) for number, label in enumerate(labels)]
-            return
-        is_log = getattr(distribution, "log", False)
-        heights = np.log(values) if is_log else np.array(values, float)
-        low, high = heights.min(), heights.max()
-        form = f"{{:.{places}f}}" if distribution is None else "{:.3g}"
-        if low == high:
-            self.heights = [0.5] * len(values)
-            self.marks = [(0.5, form.format(values[0]))]
-            return
-        self.heights = list((heights - low) / (high - low))
-        self.marks = [(0.0, form.format(min(values))), (1.0, form.format(max(values)))]
+    return Panel(f"importances-{slug(title)}", caption, draw)
 
 
 def cost_panels(costs: Sequence[Cost]) -> list[Panel]:
@@ -327,7 +273,7 @@ def _epoch_costs(condition: str, costs: Sequence[Cost]) -> Panel:
         axes.set(xlabel="seconds per epoch (median)", title=condition)
 
     caption = f"Median seconds per epoch of each arm's selected configuration, {condition}."
-    return Panel(f"cost-epoch-{_slug(condition)}", caption, draw)
+    return Panel(f"cost-epoch-{slug(condition)}", caption, draw)
 
 
 def _draw_bars(
@@ -338,7 +284,3 @@ def _draw_bars(
     axes.bar_label(bars, fmt=form, padding=3, color=INK)
     axes.margins(x=0.18)
     axes.grid(axis="y", visible=False)
-
-
-def _slug(text: str) -> str:
-    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in text).split())

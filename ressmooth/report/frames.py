@@ -4,10 +4,11 @@ Each is a pandas data frame for Python, and CSV, JSON or Parquet for `ressmooth 
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -73,20 +74,34 @@ MARK = "ressmooth"  # in the metadata of the Parquet files that we write
 class Table:
     """Records, and columns that are there even without any record."""
 
-    records: list[Record]
+    each: Callable[[], Iterable[Record]]  # read as they are needed: there may be millions
+    examples: Sequence[Record]  # with every key of the records
     fixed: tuple[str, ...] = ()
 
-    def csv(self) -> str:
-        return formatting.csv_text(self.records, self.fixed)
+    @cached_property
+    def records(self) -> list[Record]:
+        return list(self.each())
 
-    def json(self) -> str:
-        return json.dumps(self.records, indent=1, default=datetime.isoformat) + "\n"
+    @property
+    def columns(self) -> list[str]:
+        return formatting.columns(self.examples, self.fixed)
+
+    def csv(self) -> Iterator[str]:
+        return formatting.csv_lines(self.each(), self.columns)
+
+    def json(self) -> Iterator[str]:
+        before = "[\n "
+        for record in self.each():
+            text = json.dumps(record, indent=1, default=datetime.isoformat)
+            yield before + text.replace("\n", "\n ")  # a newline in a value is escaped
+            before = ",\n "
+        yield "[]\n" if before == "[\n " else "\n]\n"
 
     def frame(self) -> "pandas.DataFrame":
         """Return a data frame. Times have a time zone; missing numbers are NaN or NA."""
         import pandas
 
-        found = pandas.DataFrame(self.records, columns=formatting.columns(self.records, self.fixed))
+        found = pandas.DataFrame(self.records, columns=self.columns)
         for name in found.columns:
             if name.endswith("_at"):
                 found[name] = pandas.to_datetime(found[name], utc=True)
@@ -121,63 +136,78 @@ def is_parquet_export(path: Path) -> bool:
 
 def runs(store: Store, study: StudyRow) -> Table:
     """Return a row per run, with its results: figures of accuracy, ECE and macro F1 in %."""
-    rows = [
-        {
-            **_run(study, trial, run),
-            **{name: run.config[name] for name in CONDITION},
-            **_params(trial.params),
-            **_results([run]),
-            "epochs": run.config["epochs"],
-            **{name: getattr(run, name) for name in RUN_DETAILS},
-        }
-        for trial in store.trials(study.id)
-        for run in trial.runs
-    ]
-    return Table(rows, (*RUN, *CONDITION, *RESULTS, "epochs", *RUN_DETAILS))
+
+    def records(trials: Iterable[TrialRow]) -> Iterator[Record]:
+        for trial in trials:
+            for run in trial.runs:
+                yield {
+                    **_run(study, trial, run),
+                    **{name: run.config[name] for name in CONDITION},
+                    **_params(trial.params),
+                    **_results([run]),
+                    "epochs": run.config["epochs"],
+                    **{name: getattr(run, name) for name in RUN_DETAILS},
+                }
+
+    examples = list(records(store.first_trials(study.id)))
+    fixed = (*RUN, *CONDITION, *RESULTS, "epochs", *RUN_DETAILS)
+    return Table(lambda: records(store.each_trial(study.id)), examples, fixed)
 
 
 def epochs(store: Store, study: StudyRow) -> Table:
     """Return a row per epoch of every run."""
-    curves = store.curves(study.id)
-    rows = []
-    for trial in store.trials(study.id):
-        for run in trial.runs:
-            head = {**_run(study, trial, run), **_params(trial.params)}
-            for epoch in curves.get(run.id, ()):
-                row = {**head, **asdict(epoch)}
-                del row["checkpoint_sha256"]
-                rows.append(row)
-    return Table(rows, (*RUN, "epoch", *METRICS, "recorded_at"))
+
+    def records() -> Iterator[Record]:
+        for page in store.trial_pages(study.id):
+            curves = store.curves([run.id for trial in page for run in trial.runs])
+            for trial in page:
+                for run in trial.runs:
+                    head = {**_run(study, trial, run), **_params(trial.params)}
+                    for epoch in curves.get(run.id, ()):
+                        row = {**head, **asdict(epoch)}
+                        del row["checkpoint_sha256"]
+                        yield row
+
+    columns = ("epoch", *METRICS, "recorded_at")
+    examples = [
+        {**_run(study, trial, trial.runs[0]), **_params(trial.params), **dict.fromkeys(columns)}
+        for trial in store.first_trials(study.id)
+    ]
+    return Table(records, examples, (*RUN, *columns))
 
 
 def trials(store: Store, study: StudyRow) -> Table:
     """Return a row per trial. Its results are means over its complete runs."""
     selected = {winner.trial.id for winner in store.winners(study.id)}
-    rows = [
-        {
-            "study": study.name,
-            "arm": trial.arm,
-            "trial": trial.id,
-            "state": str(trial.state),
-            "confirms": trial.confirms,
-            "selected": trial.id in selected,
-            **{name: trial.condition.get(name) for name in CONDITION},
-            **_params(trial.params),
-            "value": trial.value,
-            "runs": len(trial.runs),
-            **_results(run for run in trial.runs if run.state == State.COMPLETE),
-            "created_at": trial.created_at,
-            "finished_at": trial.finished_at,
-        }
-        for trial in store.trials(study.id)
-    ]
-    return Table(rows, (*TRIAL, *RESULTS, "created_at", "finished_at"))
+
+    def records(trials: Iterable[TrialRow]) -> Iterator[Record]:
+        for trial in trials:
+            yield {
+                "study": study.name,
+                "arm": trial.arm,
+                "trial": trial.id,
+                "state": str(trial.state),
+                "confirms": trial.confirms,
+                "selected": trial.id in selected,
+                **{name: trial.condition.get(name) for name in CONDITION},
+                **_params(trial.params),
+                "value": trial.value,
+                "runs": len(trial.runs),
+                **_results(run for run in trial.runs if run.state == State.COMPLETE),
+                "created_at": trial.created_at,
+                "finished_at": trial.finished_at,
+            }
+
+    examples = list(records(store.first_trials(study.id)))
+    fixed = (*TRIAL, *RESULTS, "created_at", "finished_at")
+    return Table(lambda: records(store.each_trial(study.id)), examples, fixed)
 
 
 def comparison(store: Store, study: StudyRow) -> Table:
     """Return a row per arm, condition and statistic, with its difference to the reference."""
     found = records(compare_studies(store, [study]))
-    return Table([_flat(row) for row in found])
+    rows = [_flat(row) for row in found]
+    return Table(lambda: rows, rows)
 
 
 def _flat(record: Record) -> Record:

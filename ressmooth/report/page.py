@@ -8,20 +8,21 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from ressmooth import __version__
-from ressmooth.formatting import count, duration, glue, settings
+from ressmooth.formatting import count, duration, glue, plain_markdown, settings
 from ressmooth.report import cost, figures, paper, pictures, style, tables, verdicts
 from ressmooth.report.compare import arm_results, by_selecting_statistic, compare_arms, conditions
-from ressmooth.report.figures import Panel
 from ressmooth.report.measure import MEASURES, capitalised
 from ressmooth.report.paper_tables import PaperTables
+from ressmooth.report.parallel import Panel
 from ressmooth.report.race import race_sheet
 from ressmooth.report.reference import reference_name
 from ressmooth.report.sheet import Sheet, as_markdown
 from ressmooth.report.tree import saved
 from ressmooth.spec import read_stored
-from ressmooth.store import Store, StudyRow
+from ressmooth.store import RunRow, Store, StudyRow, TrialRow
 
 MAX_WIDTHS = 6  # curves in a picture of the annealing
+MAX_RUNS = 1000  # rows of the table of runs
 MAX_NAME = 60  # characters of a panel's name that its file name keeps
 PAPER_COST = " The paper reports 1.67 times SGD's time for ResNet56 and 1.25 times for DenseNet."
 PAGES = {"page.html": "index.html", "page.md": "report.md"}  # template -> file
@@ -68,6 +69,20 @@ class Report:
         return [f"Nothing was compared with {named or first}: no other arm is complete."]
 
     @property
+    def shown_runs(self) -> list[tuple[TrialRow, RunRow]]:
+        runs = ((trial, run) for trial in self.trials for run in trial.runs)
+        return list(itertools.islice(runs, MAX_RUNS))
+
+    @property
+    def hidden_runs(self) -> str:
+        """Return a sentence about the runs that are left out, or nothing."""
+        number = sum(len(trial.runs) for trial in self.trials) - MAX_RUNS
+        export = f"ressmooth export {self.study.name} --table runs"
+        return (
+            f"{number:,} more runs are in the database; print all: {export}" if number > 0 else ""
+        )
+
+    @property
     def runs_sheet(self) -> Sheet:
         """All runs, so that each number can be traced to its row."""
         statistics = ("max", "mean", "test")
@@ -84,8 +99,7 @@ class Report:
                 *(self.measure.number(run.result(self.measure.name, s)) for s in statistics),
                 (run.weights_sha256 or "–")[:12],
             ]
-            for trial in self.trials
-            for run in trial.runs
+            for trial, run in self.shown_runs
         ]
         return Sheet("Runs", (*head, *figures, "weights"), rows, details=(1,))
 
@@ -201,11 +215,17 @@ def write(report: Report, directory: Path) -> None:
     )
     environment.filters |= {"markdown": as_markdown, "glue": glue}
     for template, name in PAGES.items():
-        page = environment.get_template(template)
+        is_markdown = template.endswith(".md")
+        pages = environment.overlay(finalize=_plain) if is_markdown else environment
+        page = pages.get_template(template)
         text = page.render(report=report, sections=sections, paper_runs=paper.SEEDS)
         (directory / name).write_text(text.rstrip() + "\n")
     (directory / "comparison.csv").write_text(tables.as_csv(report.comparisons) + "\n")
     (directory / "comparison.json").write_text(tables.as_json(report.comparisons) + "\n")
+
+
+def _plain(value: object) -> object:
+    return plain_markdown(value) if isinstance(value, str) else value
 
 
 def _draw(panel: Panel, number: int, directory: Path) -> dict[str, str]:

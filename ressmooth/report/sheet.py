@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from ressmooth.formatting import bold, encodable, terminal_width, wrap
+from ressmooth.formatting import bold, encodable, plain_markdown, terminal_width, wrap
 from ressmooth.report.measure import MISSING
 
 GAP = 2  # spaces between columns
@@ -115,8 +115,12 @@ class _Layout:
 
 def as_markdown(sheet: Sheet) -> str:
     rows = [sheet.head, ["---"] * len(sheet.head), *sheet.rows]
-    lines = [f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows]
+    lines = [f"| {' | '.join(map(_markdown_cell, row))} |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def _markdown_cell(text: str) -> str:
+    return plain_markdown(" ".join(text.split("\n"))).replace("|", "&#124;")
 
 
 def as_latex(sheet: Sheet) -> str:

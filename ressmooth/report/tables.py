@@ -30,6 +30,8 @@ from ressmooth.report.sheet import Sheet, as_latex, as_markdown, as_text
 from ressmooth.report.verdicts import condition_text, notes, probability, verdict_sentences
 from ressmooth.store import RunRow, State, Store, StudyRow, TrialRow
 
+TRIALS_PER_PAGE = 100
+
 
 def sheets(comparisons: Iterable[Comparison], *, against_paper: bool) -> Iterator[Sheet]:
     for comparison in comparisons:
@@ -236,9 +238,9 @@ def _best_arm(arms: Sequence[ArmResult]) -> str:
     return f"{len(names)} arms tie at {figure}" if len(names) > 1 else f"best: {names[0]} {figure}"
 
 
-def details(store: Store, study: StudyRow) -> str:
-    """Return every trial and run of a study, then the comparison, for a terminal."""
-    trials = store.trials(study.id)
+def details(store: Store, study: StudyRow, page: int = 1) -> str:
+    """Return a page of a study's trials with their runs, then the comparison, for a terminal."""
+    trials = store.trials_page(study.id, page, TRIALS_PER_PAGE)
     measure = MEASURES[study.spec["settings"].get("metric", "accuracy")]
     head = ("arm", "configuration", "value", "run", "seed", "epochs", "state", measure.word("max"))
     rows = [row for trial in trials for row in _run_rows(trial, study, measure)]
@@ -249,7 +251,8 @@ def details(store: Store, study: StudyRow) -> str:
         if run.error
     ]
     comparisons = by_selecting_statistic(compare_studies(store, [study]))
-    race = race_sheet(trials, store.race(study.id))
+    placings = store.race(study.id)
+    race = race_sheet(store.trials(study.id), placings) if placings else None
     parts = [
         _submission(study),
         as_text(Sheet(study.name, (*head, "mean", "time"), rows, details=(1,))),

@@ -5,18 +5,18 @@ the next one does not find. What a trial needs next is one pure function of its 
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from ressmooth.config import best_by_epoch, parse
+from ressmooth.config import parse
 from ressmooth.search.entries import round_of
 from ressmooth.search.forks import awaits_prefix, forks
 from ressmooth.search.progress import Finished, Progress, count_runs
 from ressmooth.search.sampler import Proposal, Sampler
 from ressmooth.spec import StudySpec
-from ressmooth.store import Attempt, RunRow, State, Store, TrialRow, pruned_outcome
+from ressmooth.store import RunRow, State, Store, TrialRow, pruned_outcome
 
 LOOK_AHEAD = 1000  # runs that wait at most, while a grid is searched for one to start now
 
@@ -77,9 +77,11 @@ class Planner:
         self.is_racing = spec.is_race
         if not spec.is_race:  # it may have raced in an earlier launch
             store.record_race(study_id, [])
-        for trial in store.each_trial(study_id):
-            self.sampler.replay(self._before_the_race(trial), self._reports(trial))
-            self._track(trial)
+        for page in store.trial_pages(study_id):
+            reports = self._reports(page)
+            for trial in page:
+                self.sampler.replay(self._before_the_race(trial), reports.get(trial.runs[0].id, {}))
+            self._track(page)
 
     def peek(self) -> RunRow | None:
         """Return the next run, or None if there is none until another ends, or at all."""
@@ -138,10 +140,8 @@ class Planner:
 
     def prune(self, run: RunRow) -> None:
         """Record a pruned run for its Ray worker, which waits between two epochs."""
-        # `run` was read before the worker claimed it, which added 1 to the attempt
-        attempt = Attempt(run.id, run.attempt + 1, run.last_epoch)
         curve = self.store.curve(run.id)
-        self.store.finish_run(attempt, State.PRUNED, **pruned_outcome(curve))
+        self.store.finish_run(run.next_attempt, State.PRUNED, **pruned_outcome(curve))
 
     def run_ended(self, run: RunRow) -> None:
         """Take the next step of a trial after one of its runs has reached a terminal state."""
@@ -192,7 +192,7 @@ class Planner:
             configs=configs,
             sampler_state=proposal.sampler_state,
         )
-        self._track(trial)
+        self._track([trial])
 
     def _add_round(self) -> None:
         """Add the next round of a race, once all trials have their results, and record the race."""
@@ -201,10 +201,13 @@ class Planner:
         trials = {trial.id: trial for trial in self.store.trials(self.study_id)}
         found = round_of(list(trials.values()), self.spec)
         self.store.record_race(self.study_id, found.placings)
+        configs: dict[int, list[dict[str, Any]]] = {}
         for trial_id, seed in found.runs:
             config = {**trials[trial_id].runs[0].config, "seed": seed}
-            self.store.add_runs(trial_id, [config], is_racing=True)
-        for trial_id in dict.fromkeys(trial_id for trial_id, _ in found.runs):
+            configs.setdefault(trial_id, []).append(config)
+        if configs:
+            self.store.add_runs(configs, is_racing=True)
+        for trial_id in configs:
             del trials[trial_id]  # it is not finished any more
             self._enqueue(self.store.trial(trial_id))
         self.finished = Finished.of(trials.values(), self.spec.metric)
@@ -230,11 +233,20 @@ class Planner:
                 sampler_state={},
                 confirms=chosen.id,
             )
-            self._track(trial)
+            self._track([trial])
 
-    def _track(self, trial: TrialRow) -> None:
-        self._enqueue(trial)
-        self._advance(trial)  # an earlier launch may have died before this step
+    def _track(self, trials: Sequence[TrialRow]) -> None:
+        """Queue what trials wait for. An earlier launch may have died before their next step."""
+        steps = {trial.id: next_step(trial, self.spec) for trial in trials}
+        added = {id: step.configs for id, step in steps.items() if isinstance(step, AddRuns)}
+        grown: dict[int, TrialRow] = {}
+        if added:
+            self.store.add_runs(added)
+            grown = {trial.id: trial for trial in self.store.trials_with_ids(added)}
+        for trial in trials:
+            self._enqueue(grown.get(trial.id, trial))
+            if trial.id not in grown:
+                self._close(trial, steps[trial.id])
 
     def _enqueue(self, trial: TrialRow) -> None:
         self.trials[trial.id] = trial
@@ -242,30 +254,35 @@ class Planner:
 
     def _advance(self, trial: TrialRow) -> None:
         """Carry out a trial's next step."""
-        match next_step(trial, self.spec):
-            case AddRuns(configs):
-                self.store.add_runs(trial.id, configs)
-                self._enqueue(self.store.trial(trial.id))
-                return
-            case Finish(state, value):
-                self.store.finish_trial(trial.id, state, value)
-                trial = replace(trial, state=state, value=value)
-                if trial.confirms is None:
-                    self.sampler.tell(trial.branch, trial.number_in_branch, state, value)
-        self._keep(trial)
+        step = next_step(trial, self.spec)
+        if isinstance(step, AddRuns):
+            self.store.add_runs({trial.id: step.configs})
+            self._enqueue(self.store.trial(trial.id))
+        else:
+            self._close(trial, step)
 
-    def _keep(self, trial: TrialRow) -> None:
-        """Keep an unfinished trial. A finished one is counted, once, and forgotten."""
+    def _close(self, trial: TrialRow, step: AddRuns | Finish | None) -> None:
+        """Finish a trial if that is its next step. A finished one is counted, once, and forgotten.
+
+        Keep an unfinished one.
+        """
+        if isinstance(step, Finish):
+            self.store.finish_trial(trial.id, step.state, step.value)
+            trial = replace(trial, state=step.state, value=step.value)
+            if trial.confirms is None:
+                number = trial.number_in_branch
+                self.sampler.tell(trial.branch, number, step.state, step.value)
         if not trial.state.is_terminal:
             self.trials[trial.id] = trial
         elif self.trials.pop(trial.id, None):
             self.finished.add(trial, self.spec.metric)
 
-    def _reports(self, trial: TrialRow) -> dict[int, float]:
-        """Return a trial's best value by epoch, which the pruner saw."""
+    def _reports(self, trials: Iterable[TrialRow]) -> dict[int, dict[int, float]]:
+        """Return the best values by epoch, which the pruner saw, by the id of each first run."""
         if self.spec.search.pruner == "none":
             return {}
-        return best_by_epoch(self.store.curve(trial.runs[0].id), self.spec.metric)
+        first = [trial.runs[0].id for trial in trials]
+        return self.store.best_by_epoch(first, self.spec.metric)
 
     def _before_the_race(self, trial: TrialRow) -> TrialRow:
         """Return a trial as the sampler was told of it: with the seeds that all trials have."""

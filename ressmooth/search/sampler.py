@@ -105,7 +105,9 @@ class _BranchSearch:
         self.spec, self.branch = spec, branch
         self.enqueued = spec.arms[branch.arm].enqueue
         self.distributions = {name: distribution(name, s) for name, s in branch.space.items()}
-        pruner = _pruner(spec.search, branch.example().epochs, len(warm))
+        epochs = branch.example().epochs
+        self.rungs = spec.search.asha(epochs) if spec.search.pruner == "asha" else None
+        pruner = _pruner(spec.search, epochs, len(warm))
         self.study = optuna.create_study(direction=direction(spec), pruner=pruner)
         self.study.add_trials(_completed(warm, self.distributions))
         self.source = _completed(warm, _numbers(self.distributions))
@@ -125,20 +127,63 @@ class _BranchSearch:
     def replay(self, past: TrialRow, reports: Mapping[int, float]) -> None:
         """Add a recorded trial and repeat its reports and its result."""
         number = past.number_in_branch
-        self.study.add_trial(
-            create_trial(
-                state=TrialState.RUNNING,
-                params={name: past.params[name] for name in self.distributions},
-                distributions=self.distributions,
-                system_attrs=dict(past.sampler_state),
-            )
-        )
+        state = TRIAL_STATES.get(past.state, TrialState.RUNNING)
+        # the pruner asks about the first seed only
+        is_judged = past.state in TRIAL_STATES or past.runs[0].state.is_terminal
+        rungs = self._rungs(reports) if is_judged else None
+        if rungs is None:
+            self._add(past, TrialState.RUNNING)
+        else:
+            self._add(past, state, reports, rungs)
+            if state != TrialState.RUNNING:
+                return
         frozen = self.study.get_trials(deepcopy=False)[-1]
         self.trials[number] = Trial(self.study, frozen._trial_id)
-        for epoch, best in sorted(reports.items()):
-            self.should_prune(number, epoch, best)
+        if rungs is None:
+            for epoch, best in sorted(reports.items()):
+                self.should_prune(number, epoch, best)
         if past.state in TRIAL_STATES:
             self.tell(number, past.state, past.value)
+
+    def _add(
+        self,
+        past: TrialRow,
+        state: TrialState,
+        reports: Mapping[int, float] = MappingProxyType({}),
+        rungs: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        value = past.value if state == TrialState.COMPLETE else None
+        if state == TrialState.PRUNED and reports:
+            value = reports[max(reports)]  # as Optuna's `tell` does
+        self.study.add_trial(
+            create_trial(
+                state=state,
+                value=value,
+                params={name: past.params[name] for name in self.distributions},
+                distributions=self.distributions,
+                intermediate_values=dict(reports),
+                system_attrs={**past.sampler_state, **rungs},
+            )
+        )
+
+    def _rungs(self, reports: Mapping[int, float]) -> dict[str, float] | None:
+        """Return what Optuna's ASHA has noted of an ended trial: its value at each rung.
+
+        Asking the pruner again would take time that grows with the square of the trials. Return
+        None where only it can tell: if the last report passed several rungs at once.
+        """
+        found: dict[str, float] = {}
+        if self.rungs is None:
+            return found
+        first, factor = self.rungs
+        for epoch in sorted(reports):
+            passed = 0
+            while epoch >= first * factor ** len(found):
+                found[f"completed_rung_{len(found)}"] = reports[epoch]
+                passed += 1
+            if passed > 1 and epoch == max(reports):
+                return None
+        return found
 
     def should_prune(self, number: int, epoch: int, best: float) -> bool:
         decisions = self.decisions[number]

@@ -5,6 +5,7 @@ from contextlib import closing
 from ressmooth.store.archive import ArchivedStudy, Archives, Imported
 from ressmooth.store.database import Database, default_url, safe_url
 from ressmooth.store.forks import Donor, Forks
+from ressmooth.store.holder import Holder
 from ressmooth.store.lease import Leases
 from ressmooth.store.migrate import upgrade
 from ressmooth.store.outbox import OutboxQueue
@@ -17,7 +18,6 @@ from ressmooth.store.rows import (
     Attempt,
     EpochRow,
     Event,
-    Holder,
     Notification,
     OutboxRow,
     Priority,

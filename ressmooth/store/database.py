@@ -28,8 +28,8 @@ from ressmooth.errors import (
     StoreCorrupt,
     StoreUnreachable,
 )
+from ressmooth.store.holder import Holder
 from ressmooth.store.migrations import HEAD, VERSION_TABLE
-from ressmooth.store.rows import Holder
 
 BUSY_TIMEOUT = 60.0  # seconds that SQLite itself waits for a lock
 RETRY_FOR = 300.0  # seconds for which a transaction is retried
@@ -230,6 +230,8 @@ def read_revision(connection: Connection) -> str | None:
 
 
 def _connect(path: Path, *, create: bool, foreign_keys: bool) -> sqlite3.Connection:
+    if create:
+        paths.create_private(path)
     # Without mode=rw, SQLite would replace a file that was moved away with an empty one.
     connection = sqlite3.connect(
         f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}",

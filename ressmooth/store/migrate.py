@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, text
 
 from ressmooth.errors import SchemaError, StorageError
-from ressmooth.paths import make_directory
+from ressmooth.paths import create_private, make_home
 from ressmooth.store import migrations
 from ressmooth.store.database import Database, damaged, read_revision
 from ressmooth.store.migrations import HEAD
@@ -28,7 +28,7 @@ def upgrade(url: str) -> tuple[str | None, str]:
     # SQLite alters a table by rebuilding it, and dropping the old one would violate foreign keys.
     with closing(Database(url, create=True, foreign_keys=False)) as database:
         if database.path:
-            make_directory(database.path.parent)
+            make_home(database.path.parent)
         return database.transact(partial(_upgrade, database), opening=True), HEAD
 
 
@@ -70,6 +70,7 @@ def _back_up(path: Path, revision: str) -> None:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     backup = path.with_name(f"{path.name}.{revision}-{stamp}.backup")
     temporary = backup.with_name(f"{backup.name}.tmp")
+    create_private(temporary)
     try:
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(temporary)) as copy:
             source.backup(copy)

@@ -9,6 +9,7 @@ from ressmooth.store.lease import check_held
 from ressmooth.store.rows import Event, OutboxRow
 from ressmooth.store.tables import PENDING, Outbox, db_now
 
+RETRAINED = "the run is trained again"  # why its old epochs are never sent
 COLUMNS = [Outbox.__table__.columns[name] for name in OutboxRow.__dataclass_fields__]
 
 
@@ -41,6 +42,15 @@ class OutboxQueue(Part):
     def reject(self, connection: Connection, id: int, reason: str) -> None:
         """Never send this row, because MLflow refuses it for `reason`."""
         connection.execute(update(Outbox).where(Outbox.id == id).values(parked=reason))
+
+    @writing
+    def unreject(self, connection: Connection) -> int:
+        """Make rejected rows pending again, of which a later try may be accepted. Return how many.
+
+        Epochs of runs that were trained again stay as they are.
+        """
+        rejected = update(Outbox).where(Outbox.parked.is_not(None), Outbox.parked != RETRAINED)
+        return connection.execute(rejected.values(parked=None)).rowcount
 
     @writing
     def announce_study(self, connection: Connection, study_id: int) -> None:

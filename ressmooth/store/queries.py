@@ -29,9 +29,9 @@ from ressmooth.store.rows import (
     TrialRow,
     Winner,
 )
-from ressmooth.store.tables import Baseline, Race, Run, Study, Trial
+from ressmooth.store.tables import Baseline, Epoch, Race, Run, Study, Trial
 
-PAGE = 50  # trials that are loaded at once
+PAGE = 500  # trials that are loaded at once
 
 # Statements are built once, because SQLAlchemy takes longer to build one than to run it.
 SEARCHED = (Trial.study_id == bindparam("of_study")) & Trial.confirms.is_(None)
@@ -105,17 +105,60 @@ class Queries(Part):
     def trials(self, connection: Connection, study_id: int) -> list[TrialRow]:
         return trials_where(connection, Trial.study_id == study_id)
 
-    def each_trial(self, study_id: int) -> Iterator[TrialRow]:
+    @reading
+    def trials_with_ids(self, connection: Connection, ids: Iterable[int]) -> list[TrialRow]:
+        return trials_where(connection, Trial.id.in_(list(ids)))
+
+    @reading
+    def trials_page(
+        self, connection: Connection, study_id: int, page: int, size: int
+    ) -> list[TrialRow]:
+        """Return the trials of a page, the oldest on page 1."""
+        ids = select(Trial.id).where(Trial.study_id == study_id).order_by(Trial.id)
+        return trials_where(connection, Trial.id.in_(ids.limit(size).offset((page - 1) * size)))
+
+    @reading
+    def count_trials(self, connection: Connection, study_id: int) -> int:
+        query = select(func.count()).select_from(Trial).where(Trial.study_id == study_id)
+        return connection.scalars(query).one()
+
+    @reading
+    def first_trials(self, connection: Connection, study_id: int) -> list[TrialRow]:
+        """Return the oldest trial of each branch. Those of a branch have the same parameters."""
+        oldest = select(func.min(Trial.id)).where(Trial.study_id == study_id)
+        return trials_where(connection, Trial.id.in_(oldest.group_by(Trial.branch)))
+
+    def trial_pages(self, study_id: int) -> Iterator[list[TrialRow]]:
         """Yield the trials of a study, oldest first, without loading all of them at once."""
         last = 0
         while page := self._trials_after(study_id, last):
-            yield from page
+            yield page
             last = page[-1].id
+
+    def each_trial(self, study_id: int) -> Iterator[TrialRow]:
+        """Yield the trials of a study, oldest first, without loading all of them at once."""
+        for page in self.trial_pages(study_id):
+            yield from page
 
     @reading
     def _trials_after(self, connection: Connection, study_id: int, last: int) -> list[TrialRow]:
         later = select(Trial.id).where(Trial.study_id == study_id, Trial.id > last)
         return trials_where(connection, Trial.id.in_(later.order_by(Trial.id).limit(PAGE)))
+
+    @reading
+    def best_by_epoch(
+        self, connection: Connection, run_ids: Iterable[int], metric: str
+    ) -> dict[int, dict[int, float]]:
+        """Return the best value of a metric so far, by run and epoch, from the first one on."""
+        column = Epoch.__table__.columns[METRIC[metric].column]
+        best = func.max if METRIC[metric].is_higher_better else func.min
+        so_far = best(column).over(partition_by=Epoch.run_id, order_by=Epoch.epoch)
+        query = select(Epoch.run_id, Epoch.epoch, so_far).where(Epoch.run_id.in_(list(run_ids)))
+        found: dict[int, dict[int, float]] = defaultdict(dict)
+        for run_id, epoch, value in connection.execute(query):
+            if value is not None:
+                found[run_id][epoch] = value
+        return found
 
     @reading
     def spec_of(self, connection: Connection, run_id: int) -> dict[str, Any]:

@@ -1,21 +1,14 @@
 """The rows that the Store returns: frozen dataclasses with the names of the SQL columns."""
 
-import os
-import socket
-import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
-
-import psutil  # type: ignore[import-untyped]
+from typing import Any
 
 from ressmooth.config import Epoch
+from ressmooth.store.holder import Holder
 
 OUT_OF_MEMORY = "CUDA out of memory"
-
-# Adjusting the system clock shifts a process's start time a little. A reused pid differs by more.
-SAME_START = 10.0  # seconds
 
 
 class State(StrEnum):
@@ -70,35 +63,6 @@ class Event(StrEnum):
     EPOCH = "epoch"
     RUN = "run"
     STUDY = "study"
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The launcher process that holds a study's lease."""
-
-    host: str
-    pid: int
-    started: float  # of the process, seconds since 1970
-    token: str
-
-    def __str__(self) -> str:
-        return f"{self.host}/{self.pid}"
-
-    @classmethod
-    def here(cls) -> Self:
-        process = psutil.Process()
-        return cls(socket.gethostname(), os.getpid(), process.create_time(), uuid.uuid4().hex)
-
-    def is_dead(self) -> bool:
-        """Tell whether the process has certainly ended, which only its own host can know."""
-        if self.host != socket.gethostname():
-            return False
-        try:
-            process = psutil.Process(self.pid)
-            started, status = process.create_time(), process.status()
-        except psutil.NoSuchProcess:
-            return True
-        return bool(status == psutil.STATUS_ZOMBIE or abs(started - self.started) > SAME_START)
 
 
 @dataclass(frozen=True)
@@ -270,6 +234,11 @@ class RunRow:
     def needs_whole_gpu(self) -> bool:
         """Tell whether the last attempt ran out of GPU memory. The next one has it to itself."""
         return self.error == OUT_OF_MEMORY and not self.state.is_terminal
+
+    @property
+    def next_attempt(self) -> Attempt:
+        """Return the attempt of the worker that this run, as it waits, is given to."""
+        return Attempt(self.id, self.attempt + 1, self.last_epoch)
 
     def result(self, metric: str, statistic: str) -> float | None:
         """Return a metric of the best epoch (max), over the last tenth (mean), or tested (test)."""

@@ -27,6 +27,7 @@ from ressmooth import config
 from ressmooth.errors import ConfigError, RunFinished, StaleAttempt
 from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.lease import check_held
+from ressmooth.store.outbox import RETRAINED
 from ressmooth.store.rows import TERMINAL, Attempt, EpochRow, Event, RunRow, State
 from ressmooth.store.tables import PENDING, Epoch, Outbox, Run, Trial, db_now, insert_new
 
@@ -109,9 +110,9 @@ class Runs(Part):
         return _curves(connection, CURVES.where(Epoch.run_id == run_id)).get(run_id, [])
 
     @reading
-    def curves(self, connection: Connection, study_id: int) -> dict[int, list[EpochRow]]:
-        """Return the curves of a study's runs by run id, without runs that have no epoch yet."""
-        return curves_of_study(connection, study_id)
+    def curves(self, connection: Connection, run_ids: Sequence[int]) -> dict[int, list[EpochRow]]:
+        """Return the curves of runs by run id, without runs that have no epoch yet."""
+        return _curves(connection, CURVES.where(Epoch.run_id.in_(run_ids)))
 
     @reading
     def checkpoints(self, connection: Connection, run_id: int) -> list[tuple[int, str]]:
@@ -209,22 +210,13 @@ class Runs(Part):
 
     @writing
     def release_run(
-        self,
-        connection: Connection,
-        run_id: int,
-        attempt: Attempt | None = None,
-        reason: str | None = None,
+        self, connection: Connection, attempt: Attempt, reason: str | None = None
     ) -> None:
-        """Requeue a run that was stopped, or that failed for a reason that may pass.
-
-        A worker gives its attempt.
-        """
-        self._check_held(connection, run_id)
-        is_ours = Run.state == State.RUNNING
-        if attempt is not None:
-            is_ours &= Run.attempt == attempt.number
+        """Requeue a run whose attempt was stopped, or failed for a reason that may pass."""
+        self._check_held(connection, attempt.run_id)
+        is_current = (Run.state == State.RUNNING) & (Run.attempt == attempt.number)
         values = {"state": State.WAITING} | ({"error": reason} if reason else {})
-        change_run(connection, run_id, is_ours, values)
+        change_run(connection, attempt.run_id, is_current, values)
 
     def fail_worker(self, run_id: int, reason: str) -> int:
         """Requeue a run whose worker died. Return how often that has happened."""
@@ -275,7 +267,7 @@ class Runs(Part):
             connection.execute(delete(Epoch).where(Epoch.run_id == bindparam("of_run")), runs)
             epoch_events = (Outbox.run_id == bindparam("of_run")) & (Outbox.kind == Event.EPOCH)
             reject = update(Outbox).where(epoch_events, PENDING)
-            connection.execute(reject.values(parked="the run is trained again"), runs)
+            connection.execute(reject.values(parked=RETRAINED), runs)
             reopen(connection, {run.trial_id for run in failed})
         return len(failed)
 

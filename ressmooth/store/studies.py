@@ -52,6 +52,11 @@ class Studies(Part):
         return find_study(connection, Study.name == name)
 
     @reading
+    def study_with_id(self, connection: Connection, study_id: int) -> StudyRow:
+        row = connection.execute(select(Study).where(Study.id == study_id)).mappings().one()
+        return _study_row(row)
+
+    @reading
     def warm_start(self, connection: Connection, spec: StudySpec) -> WarmStart | None:
         """Return what the samplers begin with: as recorded, or else from the study named."""
         return _warm_start(connection, spec)
@@ -115,7 +120,7 @@ class Studies(Part):
             .returning(Trial.id)
         ).first()
         if added is not None:
-            _add_runs(connection, added, configs)
+            _add_runs(connection, {added: configs})
         same = (Trial.study_id == study_id) & (Trial.branch == branch)
         return trials_where(connection, same & (Trial.number_in_branch == number_in_branch))[0]
 
@@ -123,18 +128,18 @@ class Studies(Part):
     def add_runs(
         self,
         connection: Connection,
-        trial_id: int,
-        configs: Sequence[dict[str, Any]],
+        configs: Mapping[int, Sequence[dict[str, Any]]],
         *,
         is_racing: bool = False,
     ) -> None:
-        """Add runs for seeds that the trial does not have yet, and reopen it.
+        """Add runs to trials, given by their ids, for seeds that they do not have yet.
 
-        In a race it keeps its value, so that a comparison shows the race so far.
+        Reopen the trials. In a race they keep their values, so that a comparison shows the race so
+        far.
         """
-        check_held(connection, self.holder, _study_of(trial_id))
-        if _add_runs(connection, trial_id, configs):
-            reopen(connection, [trial_id], keeps_value=is_racing)
+        check_held(connection, self.holder, _study_of(next(iter(configs))))
+        if changed := _add_runs(connection, configs):
+            reopen(connection, changed, keeps_value=is_racing)
 
     @writing
     def finish_trial(
@@ -241,16 +246,21 @@ def _prefix(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"prefix": key, "plain_epochs": epochs}
 
 
-def _add_runs(connection: Connection, trial_id: int, configs: Sequence[dict[str, Any]]) -> int:
-    """Add runs for the seeds that are missing. Return how many."""
-    known = set(connection.scalars(select(Run.seed).where(Run.trial_id == trial_id)))
+def _add_runs(
+    connection: Connection, configs: Mapping[int, Sequence[dict[str, Any]]]
+) -> dict[int, None]:
+    """Add runs to trials for the seeds that they lack. Return the trials that lacked any."""
+    query = select(Run.trial_id, Run.seed).where(Run.trial_id.in_(list(configs)))
+    known = {(trial_id, seed) for trial_id, seed in connection.execute(query)}
     rows = [
-        {"uid": uuid.uuid4().hex, "seed": config["seed"], "config": config, **_prefix(config)}
-        for config in configs
-        if config["seed"] not in known
+        {"uid": uuid.uuid4().hex, "trial_id": trial_id, "seed": config["seed"], "config": config}
+        | _prefix(config)
+        for trial_id, of_trial in configs.items()
+        for config in of_trial
+        if (trial_id, config["seed"]) not in known
     ]
     if rows:
-        new = insert_new(Run, connection.dialect.name).values(trial_id=trial_id)
+        new = insert_new(Run, connection.dialect.name)
         new = new.values(state=State.WAITING, attempt=0, failures=0, last_epoch=0)
         connection.execute(new, rows)
-    return len(rows)
+    return dict.fromkeys(row["trial_id"] for row in rows)

@@ -13,7 +13,7 @@ from ressmooth.config import METRICS, used_settings
 from ressmooth.formatting import settings
 from ressmooth.report import tables
 from ressmooth.report.compare import ArmResult, Comparison, by_selecting_statistic
-from ressmooth.report.export import complete_trials, optuna_study, varied_parameters
+from ressmooth.report.export import complete_trials, optuna_study, sample, varied_parameters
 from ressmooth.report.measure import MEASURES, Measure
 from ressmooth.report.race import race_sheet
 from ressmooth.report.sheet import as_markdown
@@ -199,6 +199,7 @@ def write_study(
 def search_page(spec: StudySpec, arm: str, trials: Sequence[TrialRow]) -> str | None:
     """Return Optuna's plots of an arm as a self-contained page, or None if no setting varies."""
     complete = complete_trials(trials, arm)
+    complete = sample(complete, MEASURES[spec.metric].metric.is_higher_better)
     space = varied_parameters(spec, arm, complete)
     if not space:
         return None

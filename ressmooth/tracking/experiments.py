@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ressmooth.formatting import plain_markdown
 from ressmooth.spec import read_stored
 from ressmooth.store import StudyRow
 from ressmooth.tracking import STUDY_TAG, view
@@ -24,7 +25,10 @@ def restore_or_create(client: "MlflowClient", study: StudyRow, location: str | N
     """Return the id of the study's experiment, which then has the study's name."""
     found = find(client, study)
     if found is None:
-        tags = {STUDY_TAG: study.uid, "mlflow.note.content": study.spec["description"]}
+        tags = {
+            STUDY_TAG: study.uid,
+            "mlflow.note.content": plain_markdown(study.spec["description"]),
+        }
         tags[view.TAG] = view.prepare(read_stored(study.spec))
         return str(client.create_experiment(_free_name(client, study), location, tags))
     if found.lifecycle_stage == "deleted":

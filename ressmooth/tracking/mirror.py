@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 ENVIRONMENT = {  # defaults, which the user's own values override
+    "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",  # a server could send results and log-ins elsewhere
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -93,6 +94,8 @@ class Mirror:
         for noisy in ("mlflow", "alembic", "urllib3.connectionpool"):
             logging.getLogger(noisy).setLevel(logging.ERROR)
         with self._lock():
+            if self.uri == f"sqlite:///{self.home / 'mlflow.db'}" and self.home.is_dir():
+                paths.create_private(self.home / "mlflow.db")
             return MlflowClient(self.uri)
 
     def studies(self) -> dict[str, str]:
@@ -117,7 +120,7 @@ class Mirror:
         """Show what outbox rows refer to. Raise TrackingError, or Rejected if no retry helps."""
         for group in group_by_subject(rows):
             event = group[0]
-            study = next(study for study in store.studies() if study.id == event.study_id)
+            study = store.study_with_id(event.study_id)
             if event.run_id is None:
                 self._show_study(store, study)
                 continue
@@ -204,8 +207,7 @@ class Mirror:
             del self.runs[uid]
             return self._run(recorded)
         if curve_tag != recorded.curve_tag:
-            self._log_epochs(mlflow_run, recorded.curve)
-            self._log(mlflow_run, [], {CURVE_TAG: recorded.curve_tag})
+            self._log_epochs(mlflow_run, recorded.curve, {CURVE_TAG: recorded.curve_tag})
             self.runs[uid] = mlflow_run, recorded.curve_tag
             self.curves[uid] = {epoch.epoch for epoch in recorded.curve}
         return mlflow_run
@@ -254,10 +256,15 @@ class Mirror:
             self.experiments[study.uid] = found
         return self.experiments[study.uid]
 
-    def _log_epochs(self, mlflow_run: str, epochs: Sequence[EpochRow]) -> None:
+    def _log_epochs(
+        self, mlflow_run: str, epochs: Sequence[EpochRow], tags: dict[str, str] | None = None
+    ) -> None:
+        """Send epochs, and tags with the last of them."""
         points = artifacts.epoch_metrics(epochs)
         for start in range(0, len(points), MAX_METRICS):
-            self._log(mlflow_run, points[start : start + MAX_METRICS], {})
+            is_last = start + MAX_METRICS >= len(points)
+            batch = points[start : start + MAX_METRICS]
+            self._log(mlflow_run, batch, tags if tags and is_last else {})
 
     def _log(self, mlflow_run: str, points: list[MetricPoint], tags: dict[str, str]) -> None:
         from mlflow.entities import Metric, RunTag

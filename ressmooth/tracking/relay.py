@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ressmooth.errors import StorageError, StoreUnreachable, TrackingError
+from ressmooth.paths import command
 from ressmooth.store import OutboxRow, Store
 from ressmooth.tracking.mirror import Mirror, Rejected, group_by_subject
 from ressmooth.tracking.server import redact
@@ -22,10 +23,11 @@ def deliver_pending(store: Store, mirror: Mirror, study_id: int | None) -> tuple
     """Deliver the oldest rows of a study, or of all studies, and mark them sent or rejected.
 
     Return the number of rows sent, and the reason for each rejected row. Raise TrackingError if
-    MLflow does not answer.
+    MLflow does not answer, and StorageError, after all other rows, if files cannot be written here.
     """
     sent: list[int] = []
     rejections: list[str] = []
+    problem: OSError | None = None
     try:
         for group in group_by_subject(store.pending(study_id, BATCH_ROWS)):
             try:
@@ -33,6 +35,8 @@ def deliver_pending(store: Store, mirror: Mirror, study_id: int | None) -> tuple
                 sent += [row.id for row in group]
             except (TrackingError, StoreUnreachable, StorageError):
                 raise
+            except OSError as error:  # as of a full temporary directory: a later try may help
+                problem = error
             except Exception as error:  # rejected, or a bug of ours that a retry would not fix
                 reason = redact(f"{type(error).__name__}: {error}", mirror.uri)
                 for row in group:
@@ -40,6 +44,8 @@ def deliver_pending(store: Store, mirror: Mirror, study_id: int | None) -> tuple
                     rejections.append(reason)
     finally:
         store.mark_sent(sent)
+    if problem is not None:
+        raise StorageError(f"Cannot write files for MLflow ({problem}).")
     return len(sent), rejections
 
 
@@ -125,7 +131,7 @@ def sync(store: Store, home: Path, uri: str) -> int:
         rejections += rejected
     if rejections:
         raise TrackingError(
-            f"{sent} events delivered; MLflow rejected {len(rejections)}, which will not be sent "
-            f"again: {rejections[-1]}"
+            f"{sent} events delivered; MLflow rejected {len(rejections)}: {rejections[-1]}\n"
+            f"Try these again with: {command(home, 'sync', '--retry-rejected')}"
         )
     return sent

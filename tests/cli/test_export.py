@@ -7,6 +7,10 @@ import optuna
 import pandas
 import pytest
 from helpers.commands import run
+from helpers.large import fill, large_spec
+
+from ressmooth.report import frames
+from ressmooth.store import default_url, open_store
 
 pytestmark = pytest.mark.usefixtures("mlflow_is_unreachable")
 
@@ -125,3 +129,26 @@ def test_no_command_replaces_files_of_the_home(home, name):
     refused = run(*EXPORT, str(home / name), "--force", home=home)
     assert refused.exit_code == 2 and "belongs to the home" in refused.stderr
     assert (home / "results.db").read_bytes() == before and not (home / "runs/o.db").exists()
+
+
+@pytest.mark.parametrize("table", ["runs", "epochs", "trials"])
+def test_export_reads_large_studies_page_by_page(tmp_path, table):
+    """Rows and columns are those of all trials, also where arms have other parameters."""
+    store = open_store(default_url(tmp_path))
+    fill(store, large_spec(1003), 1003)
+    epochs = store.database.engine.connect().exec_driver_sql("SELECT count(*) FROM epoch").scalar()
+    streamed = frames.TABLES[table](store, store.study("large"))
+    lines = streamed.csv()
+    assert next(lines).startswith("study,arm,trial")  # before the other pages are read
+    rows = list(
+        csv.DictReader(run("export", "large", "--table", table, home=tmp_path).output.splitlines())
+    )
+    assert len(rows) == (epochs if table == "epochs" else 1003)
+    assert [int(row["trial"]) for row in rows] == sorted(int(row["trial"]) for row in rows)
+    assert {row["arm"] for row in rows if row["param.b"]} == {"laplace"}
+    assert all(row["param.lr"] for row in rows)
+    same = json.loads(
+        run("export", "large", "--table", table, "--format", "json", home=tmp_path).output
+    )
+    assert [row["trial"] for row in same] == [int(row["trial"]) for row in rows]
+    store.close()

@@ -1,11 +1,13 @@
 """`ressmooth list` and `show`."""
 
+import re
 import subprocess
 from dataclasses import replace
 
 import pytest
 from helpers import records, specs
 from helpers.commands import run
+from helpers.large import fill, large_spec
 
 from ressmooth.store import Holder, default_url, open_store
 
@@ -52,9 +54,25 @@ def test_list_names_no_best_arm_in_a_tie_and_no_dead_launcher(tmp_path):
     store.claim(store.trials(begun)[0].runs[0].id, records.ENVIRONMENT)
     dead = subprocess.Popen(["true"])
     dead.wait()
-    store.acquire(study.id, replace(Holder.here(), pid=dead.pid, token="dead"))
+    store.acquire(study.id, replace(Holder.here(), pid=dead.pid))
     store.close()
     output = run("list", home=tmp_path).output
     assert "2 arms tie at 90.00 %" in output and f"/{dead.pid}" not in output
     for shown in (output, run("show", "begun", home=tmp_path).output):
         assert "interrupted" in shown and "running" not in shown
+
+
+def test_show_has_pages(tmp_path):
+    store = open_store(default_url(tmp_path))
+    fill(store, large_spec(201), 201)
+    store.close()
+    first, last = (run("show", "large", *more, home=tmp_path) for more in ((), ("--page", "3")))
+    assert first.output.count("epochs ") == last.output.count("epochs ") == 1  # the head
+    assert f"page 1 of 3; next: ressmooth show large --page 2 --home {tmp_path}" in first.stderr
+    runs = [
+        re.findall(r"^(?:sgd|laplace) .*?(\d+) +0 +\d/9", r.stdout, re.M) for r in (first, last)
+    ]
+    assert runs == [[str(n) for n in range(1, 101)], ["201"]]
+    assert "accuracy in %" in last.stdout and "page 3" not in last.stderr
+    beyond = run("show", "large", "--page", "4", home=tmp_path)
+    assert beyond.exit_code == 2 and "--page 4: large has 3 pages" in beyond.stderr

@@ -149,6 +149,11 @@ def test_a_home_that_cannot_be_made_is_named(study, tmp_path):
     assert f"{tmp_path / 'file'} is a file" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["results.db", "mlflow.db"])
+def test_the_databases_are_their_owners_only(undisturbed, name):
+    assert (undisturbed[0] / name).stat().st_mode & 0o777 == 0o600
+
+
 def test_another_question_under_the_same_name_is_refused(study, undisturbed):
     before = query(undisturbed[0], "SELECT spec, file_text, held_at FROM study")
     changed = invoke(study, undisturbed[0], "--set", "epochs=5")

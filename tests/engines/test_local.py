@@ -1,8 +1,13 @@
 """Which worker gets which run, without processes."""
 
+import tempfile
 from types import SimpleNamespace
 
-from ressmooth.engines.local import LocalEngine, Worker
+import pytest
+
+from ressmooth.engines.local import MAX_TMPDIR, LocalEngine, Worker
+from ressmooth.errors import ConfigError
+from ressmooth.spec import Resources
 
 CLOSED = SimpleNamespace(started=lambda *_: None)
 
@@ -52,3 +57,11 @@ def test_another_gpu_that_is_free_takes_it():
 
 def test_runs_on_a_cpu_are_no_neighbours():
     assert started(engine([False, True], (), ())) == [0, 1]
+
+
+def test_a_temporary_directory_that_is_too_long_for_sockets(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/".ljust(MAX_TMPDIR, "x"))
+    LocalEngine(Resources(), 1)
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/".ljust(MAX_TMPDIR + 1, "x"))
+    with pytest.raises(ConfigError, match="TMPDIR = '/tmp/xx.*': at most 75 characters, .*=/tmp"):
+        LocalEngine(Resources(), 1)

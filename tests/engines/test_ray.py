@@ -1,6 +1,7 @@
 """The Ray engine on a real cluster: several nodes on this machine, logical GPUs, a token."""
 
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -61,6 +62,24 @@ with on_signal(lambda number, frame: received.append(number)):
 """
 
 
+LISTENING = """
+import os
+from pathlib import Path
+import psutil
+from ressmooth.engines import new_engine
+from ressmooth.spec import Resources
+
+new_engine("ray", Resources(), 1, Path("none")).cluster.connect()
+import ray
+print(ray.get(ray.remote(lambda: 1).remote()))  # starts a worker
+me = psutil.Process()
+for process in (me, *me.children(recursive=True)):
+    for each in process.net_connections("inet"):
+        if each.status == psutil.CONN_LISTEN:
+            print("listens", each.laddr.ip)
+"""
+
+
 @pytest.fixture(scope="module")
 def nodes():
     """A head without room for runs, and two nodes with a logical GPU each.
@@ -101,6 +120,27 @@ def study(tmp_path):
     file = tmp_path / "cluster.toml"
     file.write_text(STUDY.format(epochs=EPOCHS))
     return file
+
+
+@pytest.mark.slow
+def test_other_users_and_machines_do_not_reach_a_ray_of_our_own(tmp_path):
+    """It listens on loopback only, and what it asks for is in no file that others can read."""
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("ab" * 32)
+    token.chmod(0o644)  # as `ray get-auth-token --generate` leaves it
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_A")}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING],
+        env={**environment, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    places = re.findall("^listens (.+)$", done.stdout, re.MULTILINE)
+    assert len(places) >= 5 and {*places} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.read_text() == "ab" * 32
 
 
 @pytest.mark.slow

@@ -184,7 +184,7 @@ def test_a_run_out_of_gpu_memory_is_retried_once_with_the_gpu_to_itself(
 
 def test_a_retry_with_the_gpu_to_itself_ends_as_any_run(store, waiting, tmp_path, monkeypatch):
     run_id = waiting()
-    store.release_run(run_id, store.claim(run_id, {}), "CUDA out of memory")
+    store.release_run(store.claim(run_id, {}), "CUDA out of memory")
     assert runner.execute(store, run_id, tmp_path, always_continue) == "complete"
     assert store.run(run_id).error is None
 

@@ -1,5 +1,7 @@
 """Studies that are disturbed, and the same study undisturbed."""
 
+import shutil
+import subprocess
 import uuid
 
 import pytest
@@ -33,3 +35,15 @@ def stop_postgres(own_postgres):
         pgexec("pg_ctl", options, bin_path=own_postgres.bin_path, user=own_postgres.system_user)
 
     return stop
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of eight megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a file system is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)

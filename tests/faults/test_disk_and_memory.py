@@ -32,18 +32,6 @@ HALFWAY = "SELECT 1 FROM run WHERE state = 'running' AND last_epoch BETWEEN 2 AN
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of eight megabytes."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a file system is not allowed here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 def fill(place):
     """Fill a disk. Return the file to remove again."""
     with open(place / "ballast", "wb", buffering=0) as file, suppress(OSError):

@@ -5,8 +5,9 @@ import time
 
 import pytest
 from click.testing import CliRunner
+from helpers import specs
 from helpers.launch import launch, query
-from helpers.records import ENVIRONMENT, epoch, open_study, runs_of
+from helpers.records import ENVIRONMENT, epoch, open_study, runs_of, simulate
 
 from ressmooth.cli import main
 from ressmooth.store import default_url, open_store
@@ -52,6 +53,23 @@ def test_a_hostile_error_is_text_in_a_report(failed, tmp_path):
     run(failed, "report", "hostile", "--out", str(tmp_path / "report"))
     for file in (tmp_path / "report").glob("*.*"):
         assert b"<script>alert" not in file.read_bytes(), file
+
+
+def test_a_hostile_description_is_text_in_a_report(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    store = open_store(default_url(tmp_path))
+    images = "![x](http://evil/)\n![y]\n\n[y]: http://evil/"
+    spec = specs.study({"sgd": {"method": "mse"}}, name="hostile", description=HOSTILE + images)
+    simulate(store, spec, lambda config: 50.0)
+    store.close()
+    run(tmp_path, "report", "hostile", "--out", str(tmp_path / "report"))
+    for name in ("report.md", "index.html"):
+        shown = (tmp_path / "report" / name).read_text()
+        assert "alert(1)" in shown and "<script>alert" not in shown
+    markdown = (tmp_path / "report" / "report.md").read_text()
+    assert r"RuntimeError: \x1b[2J" in markdown and not set(markdown) & set("\x1b\x07\r\u202e")
+    assert "](http:" not in markdown and "]: http" not in markdown
+    assert "](figures/" in markdown  # our own
 
 
 @pytest.mark.slow

@@ -53,6 +53,10 @@ def test_text_is_no_formula_in_a_spreadsheet(text):
     assert row == {"arm": f"'{text}", "difference": "-1.5"}
 
 
+def test_a_list_is_no_formula_in_a_spreadsheet():
+    assert csv_text([{"commands": ["=1+1", "x"]}]).splitlines()[1] == "'=1+1 x"
+
+
 @pytest.mark.parametrize("table", ["runs", "epochs", "trials"])
 def test_a_study_without_runs_has_the_columns_of_one_with_runs(store, table):
     full = simulate(store, f"full-{table}")
@@ -64,7 +68,8 @@ def test_a_study_without_runs_has_the_columns_of_one_with_runs(store, table):
 
 
 def test_a_parameter_that_is_a_number_in_one_arm_and_text_in_another_fits_parquet(tmp_path):
-    table = frames.Table([{"param.x": 1}, {"param.x": "auto"}, {"param.x": None}])
+    rows = [{"param.x": 1}, {"param.x": "auto"}, {"param.x": None}]
+    table = frames.Table(lambda: rows, rows)
     table.write_parquet(tmp_path / "t.parquet")
     found = pandas.read_parquet(tmp_path / "t.parquet")["param.x"]
     assert list(found.dropna()) == ["1", "auto"]

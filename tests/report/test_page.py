@@ -5,12 +5,15 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers import records, specs
+from helpers.large import fill, large_spec
 from helpers.shown import ARMS, accuracy
 
 from ressmooth.formatting import GLUE
 from ressmooth.report import verdicts
 from ressmooth.report.compare import by_selecting_statistic
+from ressmooth.report.export import complete_trials, sample
 from ressmooth.report.page import Report, write
+from ressmooth.store import open_store
 
 
 class Text(HTMLParser):
@@ -112,3 +115,18 @@ def test_studies_of_every_kind_have_a_report(store, tmp_path):
         assert spec.name in " ".join(page.text) and page.loads == []
     drawn = " ".join(path.name for path in (tmp_path / "2" / "figures").iterdir())
     assert "parallel-smooth.svg" in drawn and "importances-smooth.svg" in drawn
+
+
+def test_a_large_search_is_sampled_and_the_page_says_so(tmp_path):
+    store = open_store(f"sqlite:///{tmp_path}/results.db")
+    fill(store, large_spec(3000, pruner="none"), 3000)
+    report = Report(store, store.study("large"))
+    write(report, tmp_path / "report")
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "300 of 1,500 trials, a sample." in page  # the best is one of the 300, or one more
+    assert "Points are of one trial in 2; the line is of all." in page
+    assert len(report.runs_sheet.rows) == 1000
+    assert "2,000 more runs are in the database; print all: ressmooth export large" in page
+    best = max(complete_trials(report.trials, "sgd"), key=lambda trial: trial.value)
+    assert best in sample(complete_trials(report.trials, "sgd"))
+    store.close()

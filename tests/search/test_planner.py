@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from helpers import records, specs
+from helpers.large import fill, large_spec, statements
 from helpers.planning import ENVIRONMENT, drain, finish
 
 from ressmooth.errors import StaleAttempt
 from ressmooth.search.planner import AddRuns, Finish, Planner, next_step
-from ressmooth.store import RunRow, State, queries
+from ressmooth.store import RunRow, State, open_store, queries
 
 ARMS = {"sgd": {"method": "mse"}, "laplace": {"b": {"grid": [0.1, 0.3]}}}
 SEARCHED = {"smooth": {"b": {"low": 0.1, "high": 1.0}}}
@@ -406,3 +407,21 @@ FRESH = 10_000
 )
 def test_the_next_step_follows_from_a_trials_row(trial, step):
     assert next_step(trial, specs.study(ARMS, seeds=3, confirm=2)) == step
+
+
+@pytest.mark.parametrize("seeds", [1, 2], ids=["resume", "raise seeds"])
+def test_taking_up_a_study_takes_as_many_statements_for_many_trials_as_for_few(tmp_path, seeds):
+    numbers = []
+    for trials in (20, 400):
+        store = open_store(f"sqlite:///{tmp_path}/{trials}.db")
+        study_id = fill(store, large_spec(trials), trials)
+        spec = large_spec(trials, seeds=seeds)
+        store.open_study(spec)
+        with statements(store) as executed:
+            planner = Planner(store, study_id, spec)
+        numbers.append(len(executed))
+        complete = sum(trial.state == State.COMPLETE for trial in store.trials(study_id))
+        assert len(planner.waiting) == (0 if seeds == 1 else len(planner.trials))
+        assert complete + len(planner.trials) == -(-trials // 3)
+        store.close()
+    assert numbers[0] == numbers[1]

@@ -103,7 +103,7 @@ def test_a_round_that_is_only_half_recorded_is_completed(open_study, store):
         run = planner.next()
         finish(planner, run, accuracy=accuracy_of(run.config, run.seed))
     (trial,) = [t for t in store.trials(planner.study_id) if t.arm == "sgd"]
-    store.add_runs(trial.id, [{**trial.runs[0].config, "seed": 2}], is_racing=True)  # and died
+    store.add_runs({trial.id: [{**trial.runs[0].config, "seed": 2}]}, is_racing=True)  # and died
     planner = open_study(racing(name="half"))
     run_race(planner)
     assert rows(store, planner)[0] == rows(store, whole)[0]

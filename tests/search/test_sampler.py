@@ -293,3 +293,33 @@ def test_warm_trials_do_not_prune(pruner):
 
     assert decisions(warm_trials(12)) == decisions({})
     assert any(decisions({}))
+
+
+@pytest.mark.parametrize("step", [1, 4], ids=["every epoch", "rungs are passed at once"])
+@pytest.mark.parametrize("pruner", ["median", "asha"])
+def test_a_replayed_trial_is_what_optuna_made_of_it(pruner, step):
+    """Ended trials are added at once, with what the pruner has noted of them."""
+    spec = study(pruner=pruner, sampler="tpe", trials=40)
+    live, past = Sampler(spec), []
+    while (proposal := live.ask()) is not None:
+        key, number, value = proposal.branch.key, proposal.number, score(proposal.params)
+        reports, state = {}, "complete"
+        for epoch in range(step, 10, step):
+            reports[epoch] = value - (9 - epoch) * number % 7
+            if live.should_prune(key, number, epoch, reports[epoch]) and epoch < 9:
+                state = "pruned"
+                break
+        value = value if state == "complete" else None
+        live.tell(key, number, state, value)
+        trial = {"branch": key, "number_in_branch": number, "params": proposal.params}
+        trial |= {"sampler_state": proposal.sampler_state, "state": state, "value": value}
+        past.append((SimpleNamespace(**trial), reports))
+    assert {trial.state for trial, _ in past} == {"complete", "pruned"}
+    told, again = (
+        [
+            (t.state, t.value, t.params, t.intermediate_values, t.system_attrs)
+            for t in sampler.searches[key].study.get_trials()
+        ]
+        for sampler in (live, restart(spec, past))
+    )
+    assert told == again

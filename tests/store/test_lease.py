@@ -1,9 +1,12 @@
 """Leases: one launcher per study, one service per Store, and no write without its lease."""
 
 import dataclasses
+import os
+import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -32,7 +35,7 @@ def child():
 
 
 def holder_of(process):
-    started = psutil.Process(process.pid).create_time()
+    started = int(Path(f"/proc/{process.pid}/stat").read_text().split()[21])
     return dataclasses.replace(Holder.here(), pid=process.pid, started=started)
 
 
@@ -96,6 +99,46 @@ def test_a_reused_pid_is_not_the_launcher(store, study_id, child):
     store.acquire(study_id, Holder.here())
 
 
+@pytest.mark.parametrize("part", [0, 1], ids=["another start of the machine", "another container"])
+def test_a_pid_means_nothing_elsewhere_under_the_same_host_name(store, study_id, child, part):
+    child.kill()
+    parts = Holder.here().token.split("/")
+    parts[part] = "other"
+    cloned = dataclasses.replace(Holder.here(), pid=2**22 + 1, token="/".join(parts))
+    store.acquire(study_id, cloned)
+    with pytest.raises(StudyBusy, match="is being run by"):
+        store.acquire(study_id, Holder.here())
+    store.heartbeat(study_id, cloned, 1.0)
+    age_heartbeat(store, 130)
+    store.acquire(study_id, Holder.here())
+
+
+def test_a_launcher_in_a_container_with_our_host_name_keeps_its_study(tmp_path):
+    """In its PID namespace it is process 1 or 2, which outside is another process."""
+    script = """
+import sys
+from helpers.store_rows import spec
+from ressmooth.store import Holder, open_store
+store = open_store(sys.argv[1])
+store.acquire(store.open_study(spec()), Holder.here())
+print(Holder.here().pid, flush=True)
+input()
+"""
+    url = f"sqlite:///{tmp_path}/results.db"
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", script, url]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(unshare, env=environment, text=True, **pipes) as container:
+        pid = container.stdout.readline().strip()
+        if "not permitted" in ("" if pid else container.stderr.read()):
+            pytest.skip("PID namespaces are not allowed here")
+        store = Store(url)
+        with pytest.raises(StudyBusy, match=f"{socket.gethostname()}/{pid} since"):
+            store.acquire(1, Holder.here())
+        store.close()
+        container.stdin.close()
+
+
 def test_a_remote_launcher_is_replaced_when_its_lease_lapses(store, study_id):
     elsewhere = dataclasses.replace(Holder.here(), host="elsewhere", pid=2**22 + 1)
     store.acquire(study_id, elsewhere)
@@ -109,6 +152,22 @@ def test_a_remote_launcher_is_replaced_when_its_lease_lapses(store, study_id):
         store.heartbeat(study_id, elsewhere, 5.0)
     store.release(study_id, elsewhere)
     assert store.study("demo").held_by == str(mine)
+
+
+def test_a_clock_that_was_set_back_does_not_prolong_the_lease_of_a_dead_launcher(store, study_id):
+    store.acquire(study_id, dataclasses.replace(Holder.here(), host="elsewhere"))
+    age_heartbeat(store, -3600)
+    store.acquire(study_id, Holder.here())
+
+
+def test_a_living_launcher_keeps_its_study_when_the_clock_jumps(store, study_id):
+    holder = dataclasses.replace(Holder.here(), host="elsewhere")
+    store.acquire(study_id, holder)
+    for jump in (3600, -3600):
+        age_heartbeat(store, jump)
+        store.heartbeat(study_id, holder, 1.0)
+        with pytest.raises(StudyBusy):
+            store.acquire(study_id, Holder.here())
 
 
 def test_a_heartbeat_renews_the_lease_and_records_the_time(store, study_id):
@@ -221,10 +280,10 @@ def writes(store, holder):
     store.acquire(study_id, holder)
     return {
         "add_trial": lambda: add_trial(store, study_id, number=1),
-        "add_runs": lambda: store.add_runs(trial.id, [config(2)]),
+        "add_runs": lambda: store.add_runs({trial.id: [config(2)]}),
         "finish_trial": lambda: store.finish_trial(trial.id, State.COMPLETE, 1.0),
         "claim": lambda: store.claim(run.id, ENVIRONMENT),
-        "release_run": lambda: store.release_run(attempt.run_id),
+        "release_run": lambda: store.release_run(attempt),
         "finish_run": lambda: store.finish_run(attempt, State.PRUNED),
         "fail_worker": lambda: store.fail_worker(attempt.run_id, "gone"),
         "give_up": lambda: store.give_up(run.id, "gone"),

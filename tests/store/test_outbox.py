@@ -3,6 +3,8 @@
 import pytest
 from helpers.store_rows import ENVIRONMENT, add_run, add_trial, epoch, spec
 
+from ressmooth.store.outbox import RETRAINED
+
 
 @pytest.fixture
 def studies(store):
@@ -51,6 +53,15 @@ def test_rejected_rows_are_not_pending(store, studies):
     store.reject(rejected, "RESOURCE_DOES_NOT_EXIST")
     assert [row.id for row in store.pending(None, 100)] == others
     assert store.count_pending(None) == 3
+
+
+def test_rejected_rows_become_pending_again_except_those_of_retrained_runs(store, studies):
+    first, second, third, *others = (row.id for row in store.pending(None, 100))
+    store.reject(first, "RESOURCE_DOES_NOT_EXIST")
+    store.reject(second, RETRAINED)
+    assert store.unreject() == 1
+    assert [row.id for row in store.pending(None, 100)] == [first, third, *others]
+    assert store.unreject() == 0
 
 
 def test_more_rows_than_a_statement_can_bind(store):

@@ -24,7 +24,7 @@ def holder(store):
 
 @pytest.fixture
 def dead():
-    return dataclasses.replace(Holder.here(), started=0.0, token="dead")
+    return dataclasses.replace(Holder.here(), started=1.0)
 
 
 def submit(store, name, arms=records.ARMS, owner="ann@box", priority=None, **settings):
@@ -133,7 +133,7 @@ def test_a_study_that_waits_for_a_worker_has_no_speed(store, holder):
     begin(store, study_id, holder)
     records.open_study(store, "set-down")
     run = records.runs_of(store, study_id)[0]
-    store.release_run(run.id, start(store, run, 3))
+    store.release_run(start(store, run, 3))
     assert store.queue().studies[0].epochs_per_minute is None
 
 

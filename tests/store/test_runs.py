@@ -8,7 +8,7 @@ from helpers.store_rows import ENVIRONMENT, METRICS, add_run, add_trial, config,
 
 from ressmooth.config import Epoch
 from ressmooth.errors import ConfigError, RunFinished, StaleAttempt
-from ressmooth.store import database, pruned_outcome
+from ressmooth.store import Attempt, database, pruned_outcome
 
 
 def everything(store):
@@ -41,7 +41,9 @@ def test_the_curves_of_a_study_are_those_of_its_runs_with_epochs(store):
         for number in (1, 2):
             store.record_epoch(attempt, epoch(number, val_acc=run.id + number), None)
     first, second = trial.runs[:2]
-    assert store.curves(study_id) == {run.id: store.curve(run.id) for run in (first, second)}
+    assert store.curves([first.id, second.id]) == {
+        run.id: store.curve(run.id) for run in (first, second)
+    }
     assert [row.val_acc for row in store.curve(second.id)] == [second.id + 1, second.id + 2]
     assert store.curve(trial.runs[2].id) == []
 
@@ -139,7 +141,7 @@ def test_a_finished_run_never_changes(store):
     with pytest.raises(StaleAttempt):
         store.finish_run(attempt, "failed", error="late")
     store.finish_run(attempt, "complete", max_acc=1.0)
-    store.release_run(run_id)
+    store.release_run(attempt)
     store.give_up(run_id, "late")
     assert store.fail_worker(run_id, "late") == 0
     assert store.reset_failed(store.studies()[0].id) == 0
@@ -150,7 +152,7 @@ def test_a_finished_run_never_changes(store):
     "overtake",
     [
         lambda store, run_id: store.claim(run_id, ENVIRONMENT),
-        lambda store, run_id: store.release_run(run_id),
+        lambda store, run_id: store.release_run(Attempt(run_id, 1, 0)),
         lambda store, run_id: store.fail_worker(run_id, "killed by signal 9"),
         lambda store, run_id: store.give_up(run_id, "killed by signal 9"),
         lambda store, run_id: (store.fail_worker(run_id, "died"), store.claim(run_id, ENVIRONMENT)),
@@ -174,9 +176,21 @@ def test_a_released_run_waits_with_its_epochs(store):
     run_id = add_run(store)
     attempt = store.claim(run_id, ENVIRONMENT)
     store.record_epoch(attempt, epoch(1), None)
-    store.release_run(run_id)
+    store.release_run(attempt)
     run = store.run(run_id)
     assert (run.state, run.failures, run.last_epoch) == ("waiting", 0, 1)
+
+
+def test_a_stale_attempt_releases_nothing(store):
+    """The launcher's view of a run may be older than the attempt that now trains it."""
+    given = store.run(add_run(store))
+    store.claim(given.id, ENVIRONMENT)
+    store.claim(given.id, ENVIRONMENT)
+    before = everything(store)
+    store.release_run(given.next_attempt)
+    assert everything(store) == before
+    store.release_run(store.claim(given.id, ENVIRONMENT))
+    assert store.run(given.id).state == "waiting"
 
 
 def test_worker_deaths_are_counted(store):
@@ -270,7 +284,7 @@ def test_a_lost_acknowledgement_does_nothing_twice(store, monkeypatch):
     lost = lose_acknowledgements(store, monkeypatch)
     study_id = store.open_study(spec())
     trial = add_trial(store, study_id, seeds=2)
-    store.add_runs(trial.id, [config(seed) for seed in range(3)])
+    store.add_runs({trial.id: [config(seed) for seed in range(3)]})
     done, dead, given_up = (run.id for run in store.trial(trial.id).runs)
     attempt = store.claim(done, ENVIRONMENT)
     store.record_epoch(attempt, epoch(1), None)

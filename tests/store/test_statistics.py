@@ -23,7 +23,7 @@ def test_runs_epochs_and_what_waits(store):
         if run is done:
             store.finish_run(attempt, "complete", max_acc=90.0)
         else:
-            store.release_run(run.id, attempt)
+            store.release_run(attempt)
     other = store.open_study(spec(name="other"))  # stopped: its run does not wait for a worker
     running = add_trial(store, other, seeds=2).runs[0]
     store.claim(running.id, {**ENVIRONMENT, "host": "node2"})

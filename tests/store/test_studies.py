@@ -139,9 +139,9 @@ def test_a_trial_is_identified_by_its_branch_and_number(store):
 def test_more_seeds_reopen_a_trial(store):
     trial = add_trial(store, store.open_study(spec()), seeds=2)
     store.finish_trial(trial.id, "complete", 91.0)
-    store.add_runs(trial.id, [config(0, lr=9.0), config(1)])
+    store.add_runs({trial.id: [config(0, lr=9.0), config(1)]})
     assert store.trial(trial.id).state == "complete"
-    store.add_runs(trial.id, [config(seed) for seed in range(4)])
+    store.add_runs({trial.id: [config(seed) for seed in range(4)]})
     grown = store.trial(trial.id)
     assert (grown.state, grown.value, grown.finished_at) == ("running", None, None)
     assert [run.seed for run in grown.runs] == [0, 1, 2, 3]

@@ -199,7 +199,7 @@ def test_the_report_is_drawn_again_when_results_change(landing, store, tmp_path)
     assert get(landing.report, "drawn") == (200, first)
     assert next(iter(landing.reports.values())) is kept
     (trial,) = store.trials(study_id)
-    store.add_runs(trial.id, [{**trial.runs[0].config, "seed": 1}])
+    store.add_runs({trial.id: [{**trial.runs[0].config, "seed": 1}]})
     store.finish_trial(trial.id, "complete", 90.0)
     assert "1 run complete, 1 run waiting" in text_of(get(landing.report, "drawn")[1])
 

@@ -5,10 +5,12 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from helpers import specs
 from helpers.records import (
     ARMS,
@@ -21,9 +23,10 @@ from helpers.records import (
     train,
     train_all,
 )
-from helpers.servers import Server, answering, nothing
+from helpers.servers import Receiver, Server, answering, nothing
 
-from ressmooth.errors import ConfigError, TrackingError
+from ressmooth.cli import main
+from ressmooth.errors import ConfigError, StorageError, TrackingError
 from ressmooth.paths import report_directory
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
 from ressmooth.store import default_url, open_store
@@ -442,6 +445,36 @@ def test_rejected_rows_do_not_block_the_others(store, home, uri):
     assert [m.step for m in seen.history(seen.run(good), "lr")] == [1, 2, 3]
 
 
+def test_a_full_temporary_directory_delays_events_and_loses_none(store, home, monkeypatch):
+    study_id = open_study(store, "full", {"sgd": ARMS["sgd"]}, seeds=1)
+    train_all(store, study_id, home)
+    mirror = Mirror(tracking_uri(home), home)
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "missing"))  # no file can be created
+    with pytest.raises(StorageError, match="Cannot write files for MLflow .*missing"):
+        deliver_pending(store, mirror, study_id)
+    assert store.count_pending(study_id) == 3  # the epochs have arrived: they need no file
+    with pytest.raises(StorageError) as error:
+        sync(store, home, tracking_uri(home))
+    assert error.value.exit_code == 6
+    monkeypatch.undo()
+    assert sync(store, home, tracking_uri(home)) == 3
+    seen = Seen(tracking_uri(home), "full")
+    assert seen.run(runs_of(store, study_id)[0]).info.status == "FINISHED"
+
+
+def test_rejected_rows_are_sent_again_when_told_to(store, home):
+    study_id = open_study(store, "again", {"sgd": ARMS["sgd"]}, seeds=1)
+    train_all(store, study_id, home)
+    for row in store.pending(study_id, 100):
+        store.reject(row.id, "ENOSPC, by an earlier version")
+    done = CliRunner().invoke(main, ["sync", "--retry-rejected", "--home", str(home)])
+    assert (
+        done.output
+        == f"{EPOCHS + 3} rejected events will be sent again\n{EPOCHS + 3} events delivered\n"
+    )
+    Seen(tracking_uri(home), "again").check_curves(runs_of(store, study_id))
+
+
 def test_relay_delivers_while_the_study_runs(store, home, uri):
     study_id = open_study(store, "relay")
     relay = Relay(store.url, home, uri, study_id)
@@ -494,6 +527,22 @@ def test_an_unusable_mlflow_loses_nothing(store, home, monkeypatch, fault, says)
             sync(store, home, uri)
     assert error.value.exit_code == 4
     assert "s3cret" not in relay.problem + str(error.value)
+    assert store.count_pending(study_id) == pending
+
+
+def test_a_server_cannot_send_us_elsewhere(store, home):
+    """Neither results nor the log-in reach another server, however the first one redirects."""
+    study_id = open_study(store, "redirected", {"sgd": ARMS["sgd"]}, seeds=1)
+    train_all(store, study_id, home)
+    pending = store.count_pending(study_id)
+    with Receiver() as elsewhere:
+        for status in (301, 302, 303, 307, 308):
+            with Receiver(*[status] * 9, moved_to=elsewhere.address) as first:
+                uri = f"http://me:s3cret@127.0.0.1:{first.port}"
+                with pytest.raises(TrackingError):
+                    sync(store, home, uri)
+                assert first.requests
+        assert elsewhere.requests == []
     assert store.count_pending(study_id) == pending
 
 
