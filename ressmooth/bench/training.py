@@ -23,7 +23,7 @@ from ressmooth.training.checkpoint import save
 from ressmooth.training.data import Batches, Normaliser
 from ressmooth.training.datasets import load
 from ressmooth.training.losses import SquaredError
-from ressmooth.training.trainer import Trainer
+from ressmooth.training.trainer import EVALUATION_BATCH, Trainer
 
 BATCH = 128
 OURS = partial(SmoothingLoss(Constant(0.5)), progress=0.5)
@@ -34,7 +34,7 @@ def measure(*, quick: bool, device: str, threads: int) -> list[Row]:
     torch.set_num_threads(threads)
     bench = Bench(quick, device)
     method = (measure_loss, measure_step, measure_matrix_form)
-    for part in (*method, measure_trainer, measure_batches, measure_checkpoint):
+    for part in (*method, measure_trainer, measure_evaluation, measure_batches, measure_checkpoint):
         part(bench)
     return bench.rows
 
@@ -101,6 +101,20 @@ def measure_trainer(bench: Bench) -> None:
         bare_epoch = partial(bench.seconds, bare, len(trainer.batches))
         what = f"trainer's epoch / bare steps on one batch, {name}"
         bench.compare("G4", what, partial(trainer._train, 1), bare_epoch, must=must)
+
+
+def measure_evaluation(bench: Bench) -> None:
+    """G16: compare an evaluation in small passes with one in passes of 1,000 images."""
+    if bench.device.type != "cpu":  # a GPU takes 1,000 at once
+        return
+    small, large = _trainer(bench, "resnet20"), _trainer(bench, "resnet20")
+    large.pass_size = EVALUATION_BATCH
+    images = load("synthetic", Path()).train[torch.arange(EVALUATION_BATCH)]
+    assert small._evaluate(images) == large._evaluate(images)
+    what = f"ResNet20 evaluation: passes of {small.pass_size} / of {EVALUATION_BATCH:,}"
+    bench.compare(
+        "G16", what, lambda: small._evaluate(images), lambda: large._evaluate(images), must=0.65
+    )
 
 
 def measure_checkpoint(bench: Bench) -> None:

@@ -34,7 +34,11 @@ from ressmooth.training.gpu import Monitor, gpu_uuid
 from ressmooth.training.measures import Measures, columns, measure
 from ressmooth.training.streaming import StreamBatches, Streamed, StreamNormaliser
 
-EVALUATION_BATCH = 1000
+EVALUATION_BATCH = 1000  # images whose losses are averaged at once: the rounding depends on it
+# Images per forward pass of an evaluation on a CPU: activations that stay small are not paged in
+# anew each time. Only for networks whose logits then have the same bits; DenseNet's have not.
+CPU_PASS = 125
+SAME_BITS = ("small", "resnet20", "resnet56")
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Trainer:
         """Prepare a run on `dataset`, or on the one that is in `data` or downloaded to it."""
         self.config, self.plugins = config, plugins
         self.device = _device(config.device)
+        is_split = self.device.type == "cpu" and config.model in SAME_BITS
+        self.pass_size = CPU_PASS if is_split else EVALUATION_BATCH
         self.gpu = Monitor(gpu_uuid(self.device))
         if config.threads:
             torch.set_num_threads(config.threads)
@@ -249,12 +255,18 @@ class Trainer:
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         outputs, targets = [], []
         for pixels, labels in self._in_order(images):
-            with self._autocast():
-                logits = self.model(pixels.contiguous(memory_format=self.layout))
+            logits = self._logits(pixels)
             loss_sum += self.validation_loss(logits, labels) * len(labels)
             outputs.append(logits)
             targets.append(labels)
         return loss_sum.item() / len(images), measure(torch.cat(outputs), torch.cat(targets))
+
+    def _logits(self, images: Tensor) -> Tensor:
+        """Return the logits of images, computed in passes of about equal size."""
+        passes = images.tensor_split(-(-len(images) // self.pass_size))
+        with self._autocast():
+            parts = [self.model(each.contiguous(memory_format=self.layout)) for each in passes]
+        return torch.cat(parts)
 
     def _autocast(self) -> torch.autocast:
         dtype = torch.float16 if self.config.precision == "fp16" else torch.bfloat16

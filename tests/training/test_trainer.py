@@ -12,7 +12,7 @@ from ressmooth.config import COSTS, METRIC, MetricName
 from ressmooth.errors import CheckpointError, ConfigError
 from ressmooth.training import checkpoint
 from ressmooth.training.gpu import Monitor, gpu_uuid
-from ressmooth.training.trainer import Trainer, train
+from ressmooth.training.trainer import EVALUATION_BATCH, SAME_BITS, Trainer, train
 
 
 def run(config, data, state=None, stop_after=None):
@@ -206,6 +206,21 @@ def test_evaluation_is_sparse_before_the_last_tenth(tiny, tmp_path):
     result, _ = run(tiny(epochs=11, fraction=0.1, eval_every=4), tmp_path)
     evaluated = [epoch.epoch for epoch in result.curve if epoch.val_acc is not None]
     assert evaluated == [4, 8, 10, 11]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", SAME_BITS)
+def test_an_evaluation_in_small_passes_has_the_bits_of_one_pass(tiny, tmp_path, model, precision):
+    trainer = Trainer(tiny(model=model, precision=precision), tmp_path)
+    trainer._step(*next(trainer.batches.epoch(1)), 0.5)  # so that running statistics differ
+    passes = []
+    trainer.model.register_forward_pre_hook(lambda _, images: passes.append(len(images[0])))
+    small = [trainer._evaluate(trainer.validation[torch.arange(n)]) for n in (126, 360)]
+    assert passes == [63, 63, 120, 120, 120]
+    trainer.pass_size = EVALUATION_BATCH
+    large = [trainer._evaluate(trainer.validation[torch.arange(n)]) for n in (126, 360)]
+    assert passes[5:] == [126, 360]
+    assert small == large
 
 
 def test_scale_and_diffusivity_follow_the_annealing(tiny, tmp_path):
