@@ -81,6 +81,7 @@ class Archives(Part):
             _grow(connection, stored, archived.study)
         merge = _Merge(connection, study_id, archived)
         merge.trials()
+        merge.forks()
         if stored is None:
             merge.race()
         if merge.added:
@@ -185,6 +186,7 @@ class _Merge:
         found = trials_where(connection, Trial.study_id == study_id)
         self.here = {_configuration(trial): trial for trial in found}
         self.ids: dict[int, int] = {}  # of trials: in the archive -> here
+        self.run_ids: dict[int, int] = {}  # in the archive -> here
         self.added: dict[int, str] = {}
         self.kept = 0
 
@@ -196,6 +198,14 @@ class _Merge:
             added = [run for run in trial.runs if self._add(run, runs.get(run.seed), trial)]
             if same and added:
                 reopen(self.connection, [same.id])
+
+    def forks(self) -> None:
+        """Record whose prefix the added runs continue."""
+        for _, run in _runs(self.archived.trials):
+            if run.id in self.added and run.forked_from is not None:
+                added = update(Run).where(Run.id == self.run_ids[run.id])
+                donor = self.run_ids[run.forked_from]
+                self.connection.execute(added.values(forked_from=donor))
 
     def race(self) -> None:
         """Record the race of a study that is new here. That of another is decided anew."""
@@ -225,7 +235,8 @@ class _Merge:
     def _add(self, run: RunRow, ours: RunRow | None, trial: TrialRow) -> bool:
         """Add a run, unless it was begun here. Return whether it was added."""
         was_begun = ours is not None and (ours.state != State.WAITING or ours.last_epoch > 0)
-        if was_begun or (ours and not run.state.is_terminal):
+        if ours and (was_begun or not run.state.is_terminal):
+            self.run_ids[run.id] = ours.id
             self.kept += 1
             return False
         if ours:
@@ -237,16 +248,24 @@ class _Merge:
     def _insert_run(self, run: RunRow, trial_id: int) -> None:
         curve = self.archived.curves.get(run.id, [])
         if not run.state.is_terminal:  # its checkpoint is elsewhere, so it begins anew
-            curve, run = [], replace(run, state=State.WAITING, last_epoch=0, started_at=None)
+            curve = []
+            run = replace(
+                run,
+                state=State.WAITING,
+                last_epoch=0,
+                started_at=None,
+                forked_from=None,
+                forked_at=None,
+            )
         values = {f.name: getattr(run, f.name) for f in fields(run) if f.name != "id"}
-        values |= {"trial_id": trial_id}
+        values |= {"trial_id": trial_id, "forked_from": None}
         run_id = self.connection.scalars(insert(Run).values(values).returning(Run.id)).one()
         if curve:
             no_checkpoint = {"run_id": run_id, "checkpoint_sha256": None}
             rows = [{**asdict(epoch), **no_checkpoint} for epoch in curve]
             self.connection.execute(insert(Epoch), rows)
         self._announce(run_id, [epoch.epoch for epoch in curve])
-        self.added[run.id] = run.uid
+        self.run_ids[run.id], self.added[run.id] = run_id, run.uid
 
     def _announce(self, run_id: int, epochs: list[int]) -> None:
         """Tell MLflow about a run and its curve."""

@@ -68,7 +68,7 @@ def content_of(archived):
     """Return all rows of a study without their ids."""
     runs = {
         (trial.arm, trial.branch, trial.number_in_branch, run.seed): (
-            replace(run, id=0, trial_id=0),
+            replace(run, id=0, trial_id=0, forked_from=None),
             archived.curves.get(run.id),
             replace(trial, id=0, study_id=0, confirms=None, runs=[]),
         )
@@ -158,7 +158,7 @@ def test_unfinished_runs_are_imported_as_waiting_and_can_be_trained(place, tmp_p
     here, _ = place("here")
     study = here.study("mine")
     assert {(run.state, run.last_epoch) for run in runs_of(here, study.id)} == {("waiting", 0)}
-    assert here.curves(study.id) == {} and study.held_by is None
+    assert here.archived("mine").curves == {} and study.held_by is None
 
 
 def trained(store, home, sha256):
