@@ -92,7 +92,9 @@ def _load_own(name: str, root: Path, image_size: int, keep: bool) -> Dataset:
     try:
         key = own_key(name, image_size)
     except OSError as error:
-        raise DataError(f"dataset = {name!r}: cannot read {path} ({error.strerror})") from error
+        raise DataError(
+            f"dataset = {name!r}: cannot read {error.filename} ({error.strerror})"
+        ) from error
 
     def read() -> Dataset:
         train, test, num_classes = (
