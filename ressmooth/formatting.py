@@ -1,6 +1,5 @@
 """Short text for settings, counts, durations and errors; terminals and CSV."""
 
-import csv
 import io
 import os
 import re
@@ -104,6 +103,8 @@ def columns(rows: Iterable[Mapping[str, Any]], fixed: Iterable[str] = ()) -> lis
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], fixed: Iterable[str] = ()) -> str:
+    import csv  # loaded when needed, for a fast --help
+
     out = io.StringIO()
     writer = csv.DictWriter(out, columns(rows, fixed), lineterminator="\n")
     writer.writeheader()
