@@ -220,9 +220,11 @@ def export(
     ressmooth export quickstart --format parquet --out epochs.parquet
     ressmooth export quickstart --format optuna --out optuna.db
     """
-    if (form in ("optuna", "parquet")) != (out is not None):
-        rule = "optuna and parquet need --out FILE; the others take no --out"
-        raise ConfigError(f"--format {form}: {rule}")
+    if form in ("optuna", "parquet") and out is None:
+        raise ConfigError(f"--format {form}: needs --out FILE")
+    if form not in ("optuna", "parquet") and out is not None:
+        rule = "only with --format parquet or optuna; csv and json are printed, so redirect them"
+        raise ConfigError(f"--out {out}: {rule}: > {out}")
     if table and form in ("optuna", "mlflow"):
         raise ConfigError(f"--table {table}: only with --format csv, json or parquet")
     store = open_home(home)
