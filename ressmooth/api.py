@@ -228,7 +228,10 @@ def _inline(value: Any) -> str:
         return f"{{{', '.join(f'{json.dumps(k)} = {_inline(v)}' for k, v in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_inline, value))}]"
-    return json.dumps(value)
+    try:
+        return json.dumps(value)
+    except TypeError as error:  # an object of numpy
+        raise ConfigError(f"overrides: {error}") from None
 
 
 def _name(study: str, overrides: Sequence[str]) -> str:

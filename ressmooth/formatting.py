@@ -1,6 +1,5 @@
 """Short text for settings, counts, durations and errors; terminals and CSV."""
 
-import csv
 import io
 import os
 import re
@@ -116,6 +115,8 @@ def csv_text(rows: Sequence[Mapping[str, Any]], fixed: Iterable[str] = ()) -> st
 
 def csv_lines(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a CSV file with these columns."""
+    import csv  # loaded when needed, for a fast --help
+
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()

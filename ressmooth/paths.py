@@ -4,10 +4,8 @@ import errno
 import getpass
 import os
 import shlex
-import socket
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 
 from ressmooth.errors import ConfigError, StorageError
 
@@ -38,7 +36,7 @@ def user() -> str:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user without a name
         name = str(os.getuid())
-    return f"{name}@{socket.gethostname()}"
+    return f"{name}@{os.uname().nodename}"
 
 
 def nearest_place(path: Path) -> Path:
@@ -48,6 +46,8 @@ def nearest_place(path: Path) -> Path:
 
 def check_writable(home: Path) -> None:
     """Refuse a home in which nothing can be created. Create nothing."""
+    from tempfile import TemporaryFile  # loaded when needed, for a fast --help
+
     place = nearest_place(home)
     try:
         TemporaryFile(dir=place).close()  # not os.access, which believes that root may do all

@@ -13,7 +13,7 @@ import hashlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
@@ -116,6 +116,19 @@ class Plugins:
             if (definition := self.get(kind, settings.get(kind))) is not None:
                 yield definition
 
+    def providing(self, names: Container[tuple[str, str]], settings: Container[str]) -> "Plugins":
+        """Return the files that provide one of these (kind, name), or one of these settings."""
+        return Plugins(
+            tuple(
+                file
+                for file in self.files
+                if any(
+                    (item.kind, item.name) in names or any(p in settings for p in item.parameters)
+                    for item in file.definitions
+                )
+            )
+        )
+
     def parameters_of(self, kind: str) -> dict[str, tuple[str, ...]]:
         """Return the names of the settings of each plug-in of a kind."""
         return {
@@ -173,10 +186,12 @@ def find(paths: Sequence[Path], taken: Iterable[str]) -> Plugins:
 
     `taken` are names of settings that no parameter may have.
     """
-    variable = [Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
-    installed = [_installed(point.name, point.module) for point in entry_points(group=ENTRY_POINTS)]
-    files = [*paths, *variable, *installed]
-    return Plugins(tuple(read(_source(path), path.name, taken) for path in dict.fromkeys(files)))
+    files = dict.fromkeys(paths, "--plugin")
+    for path in os.environ.get(VARIABLE, "").split(os.pathsep):
+        files |= {Path(path): VARIABLE} if path else {}
+    for point in entry_points(group=ENTRY_POINTS):
+        files[_installed(point.name, point.module)] = f"entry point {point.name}"
+    return Plugins(tuple(read(_source(path, by), path.name, taken) for path, by in files.items()))
 
 
 def restore(recorded: Iterable[Mapping[str, str]]) -> Plugins:
@@ -191,17 +206,18 @@ def _installed(name: str, module: str) -> Path:
     return Path(found.origin)
 
 
-def _source(path: Path) -> str:
+def _source(path: Path, given_by: str) -> str:
+    what = f"{given_by} {path}"
     if path.suffix != ".py":
-        raise ConfigError(f"--plugin {path}: a plug-in is a Python file that ends in .py")
+        raise ConfigError(f"{what}: a plug-in is a Python file that ends in .py")
     try:
         content = path.read_bytes()
         if len(content) > MAX_BYTES:
-            raise ConfigError(f"--plugin {path}: larger than 1 MB")
+            raise ConfigError(f"{what}: larger than 1 MB")
         return content.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise ConfigError(f"--plugin {path}: {reason}") from None
+        raise ConfigError(f"{what}: {reason}") from None
 
 
 def read(source: str, file: str, taken: Iterable[str] = ()) -> Plugin:
@@ -286,7 +302,7 @@ def _parameter(argument: ast.arg, default: ast.expr | None) -> Parameter | None:
     if default is not None:
         try:
             value = ast.literal_eval(default)
-        except ValueError:
+        except (ValueError, TypeError):
             return None
     name = ast.unparse(argument.annotation) if argument.annotation else type(value).__name__
     if name not in TYPES:

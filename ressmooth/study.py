@@ -192,19 +192,19 @@ def _read(
     from ressmooth.plugins import restore
     from ressmooth.spec import bundled, differences, find_plugins, load, load_recorded
 
-    plugins = find_plugins(plugin_files)
     if os.path.isfile(study):
-        return load(study, overrides, plugins)
+        return load(study, overrides, find_plugins(plugin_files))
     recorded = {row.name: row for row in _recorded(home)}
     row = recorded.get(study)
     if study in bundled():
-        spec = load(study, overrides, plugins)
+        spec = load(study, overrides, find_plugins(plugin_files))
         if overrides or row is None or not (lines := differences(row.spec, spec)):
             return spec
         new = paths.command(home, "study", study, "--set", f"name={study}-2")
         click.echo(f"resuming {study} as recorded ({lines[0]}); the bundled study: {new}", err=True)
     if row is not None:
-        plugins = plugins if plugins.files else restore(row.spec.get("plugins", ()))
+        recorded_plugins = restore(row.spec.get("plugins", ()))
+        plugins = find_plugins(plugin_files) if plugin_files else recorded_plugins
         return load_recorded(study, row.file_text, overrides, plugins)
     if os.path.lexists(study):
         return load(study, overrides)  # tells what it is instead of a file

@@ -218,6 +218,11 @@ def test_a_study_that_is_run_elsewhere_is_busy(study, folder, monkeypatch):
         store.release(study_id, launcher)
 
 
+def test_an_override_that_is_no_toml_is_a_config_error(tmp_path):
+    with pytest.raises(ConfigError, match="overrides: .*int64 is not"):
+        ressmooth.run("quickstart", home=tmp_path / "home", overrides={"epochs": np.int64(3)})
+
+
 @pytest.mark.slow
 def test_overrides_may_be_tables_and_a_study_without_results_is_an_error(tmp_path):
     overrides = {"name": "hot", "arms.sgd.lr": {"grid": [1e5, 2e5]}, "epochs": 1, "seeds": 1}

@@ -4,11 +4,13 @@ import subprocess
 import sys
 
 import pytest
-from helpers.plugins import ALL, SOURCE, plugins, write
+from helpers.plugins import ALL, OTHER, SOURCE, plugins, write
 
 from ressmooth.config import RunConfig, parse
 from ressmooth.errors import ConfigError
-from ressmooth.plugins import Parameter, find, load, read
+from ressmooth.plugins import Parameter, Plugins, find, load, read
+from ressmooth.spec import differences, read_stored
+from ressmooth.spec import load as load_study
 
 
 def test_what_a_plugin_provides_is_read_from_its_source():
@@ -53,6 +55,7 @@ def test_decorators_are_found_however_they_are_imported(head, decorator):
         ("def f(size: list): ...", "parameter 'size' needs a type"),
         ("def f(size: int = 'a'): ...", "parameter 'size' needs a type"),
         ("def f(size=print()): ...", "parameter 'size' needs a type"),
+        ("def f(size={[]}): ...", "parameter 'size' needs a type"),
         ("def f(*sizes): ...", "no \\*args"),
         (
             "def f(\n    num_classes,\n    alpha: float = 1.0): ...",
@@ -86,8 +89,11 @@ def test_plugins_come_from_options_and_from_the_environment(tmp_path, monkeypatc
     monkeypatch.setenv("RESSMOOTH_PLUGINS", str(other))
     assert find([file], []).names("model") == ["mlp", "net"]
     assert find([file, other], []).names("model") == ["mlp", "net"]  # the same file counts once
-    with pytest.raises(ConfigError, match="gone.py: No such file"):
+    with pytest.raises(ConfigError, match="--plugin .*gone.py: No such file"):
         find([tmp_path / "gone.py"], [])
+    monkeypatch.setenv("RESSMOOTH_PLUGINS", str(tmp_path / "gone.py"))
+    with pytest.raises(ConfigError, match="RESSMOOTH_PLUGINS .*gone.py: No such file"):
+        find([], [])
     with pytest.raises(ConfigError, match="study.toml: a plug-in is a Python file"):
         find([tmp_path / "study.toml"], [])
 
@@ -181,3 +187,43 @@ def test_a_parameter_without_a_default_must_be_set():
     with pytest.raises(ConfigError, match="k of M: missing"):
         parse({"method": "M"}, plugins(source))
     assert parse({"method": "M", "k": 2}, plugins(source)).plugin_settings == {"k": 2}
+
+
+# the plug-ins of a study
+
+STUDY = """
+name = "mine"
+dropout = 0.5
+[arms.plain]
+method = "mse"
+[arms.focal]
+method = "FocalLoss"
+"""
+
+
+def study(folder, text=STUDY, mine=SOURCE, other=OTHER):
+    (folder / "mine.toml").write_text(text)
+    taken = RunConfig.model_fields
+    given = Plugins((read(mine, "mine.py", taken), read(other, "other.py", taken)))
+    return load_study(str(folder / "mine.toml"), plugins=given)
+
+
+def names(spec):
+    return [plugin.file for plugin in spec.plugins.files]
+
+
+def test_only_plugins_that_a_study_uses_are_recorded(tmp_path):
+    assert names(study(tmp_path, STUDY.replace("dropout = 0.5", ""))) == ["mine.py"]
+    with_a_setting = study(tmp_path)  # which all arms with `linear` would use
+    assert names(with_a_setting) == ["mine.py", "other.py"]
+    assert read_stored(with_a_setting.to_dict()).settings == {"dropout": 0.5}
+
+
+def test_a_plugin_may_change_unless_recorded_arms_use_it(tmp_path):
+    text = STUDY.replace("dropout = 0.5", "")
+    stored = study(tmp_path, text).to_dict()
+    assert differences(stored, study(tmp_path, text, other=OTHER + "#")) == []
+    more = f"{text}[arms.linear]\nmethod = 'mse'\nmodel = 'linear'\n"
+    assert differences(stored, study(tmp_path, more)) == []
+    (line,) = differences(stored, study(tmp_path, text, mine=SOURCE + "#"))
+    assert line.startswith("plugin mine.py was ")

@@ -23,6 +23,8 @@ from ressmooth.paths import home as default_home
 if TYPE_CHECKING:
     from ressmooth.store import Store, StudyRow
 
+FILES = ("parquet", "optuna", "archive")  # formats of export that need --out
+
 
 @main.command("list")
 @with_home
@@ -231,9 +233,11 @@ def export(
     ressmooth export quickstart --format optuna --out optuna.db
     ressmooth export mine yours --format archive --out results.zip
     """
-    if (form in ("optuna", "parquet", "archive")) != (out is not None):
-        rule = "optuna, parquet and archive need --out FILE; the others take no --out"
-        raise ConfigError(f"--format {form}: {rule}")
+    if form in FILES and out is None:
+        raise ConfigError(f"--format {form}: needs --out FILE")
+    if form not in FILES and out is not None:
+        rule = f"only with --format {', '.join(FILES)}; csv and json are printed, so redirect them"
+        raise ConfigError(f"--out {out}: {rule}: > {out}")
     if table and form in ("optuna", "mlflow", "archive"):
         raise ConfigError(f"--table {table}: only with --format csv, json or parquet")
     if form != "archive" and (weights or len(studies) > 1):

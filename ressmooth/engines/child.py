@@ -16,6 +16,10 @@ PERIOD = 0.2  # seconds between two calls of `tick`
 T = TypeVar("T")
 
 
+class ChildDied(RessmoothError):
+    """The process has ended without a result: it was killed, or called os._exit."""
+
+
 def call_in_child(work: Callable[..., T], *args: Any, tick: Callable[[], None]) -> T:
     """Return what `work` returns in a child process, or raise its RessmoothError."""
     context = multiprocessing.get_context("spawn")
@@ -30,9 +34,7 @@ def call_in_child(work: Callable[..., T], *args: Any, tick: Callable[[], None]) 
         result = receiver.recv()
     except EOFError:
         child.join()
-        raise RessmoothError(
-            f"A process that should {work.__name__} ended with exit code {child.exitcode}."
-        ) from None
+        raise ChildDied(f"The process ended with exit code {child.exitcode}.") from None
     finally:
         child.kill()
     if isinstance(result, RessmoothError):

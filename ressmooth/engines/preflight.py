@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ressmooth.config import NAMES, RunConfig, parse
-from ressmooth.engines.child import call_in_child
+from ressmooth.engines.child import ChildDied, call_in_child
 from ressmooth.errors import ConfigError, DataChanged, RessmoothError
 from ressmooth.plugins import Plugins, restore
 from ressmooth.spec import StudySpec
@@ -34,7 +34,13 @@ def check(spec: StudySpec, home: Path, tick: Callable[[], None] = lambda: None) 
         return {}
     recorded = [plugin.to_dict() for plugin in spec.plugins.files]
     configs = [config.model_dump() for config in kinds.values()]
-    return call_in_child(try_runs, configs, recorded, home, tick=tick)
+    try:
+        return call_in_child(try_runs, configs, recorded, home, tick=tick)
+    except ChildDied as error:
+        raise ConfigError(
+            "a run could not be built to check the study's data, network and plug-ins. "
+            f"{error} -9 is mostly a lack of memory."
+        ) from None
 
 
 def _is_foreign(config: RunConfig) -> bool:

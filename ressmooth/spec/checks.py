@@ -7,7 +7,7 @@ from typing import Any
 
 from ressmooth.config import RunConfig, is_own, specific_settings, used_settings
 from ressmooth.errors import ConfigError, did_you_mean
-from ressmooth.plugins import Plugins
+from ressmooth.plugins import GIVEN, Plugins
 from ressmooth.spec.errors import ErrorCollector
 from ressmooth.spec.schema import Arm, Choices, Search, StudySpec
 from ressmooth.spec.toml import Key, Tree
@@ -86,6 +86,19 @@ def variants_of(
         # an invalid value has an error of its own, and may stand for any
         values[key] = list(by) if not found or None in found else found
     return [dict(zip(values, each, strict=True)) for each in product(*values.values())]
+
+
+def used_plugins(spec: StudySpec, arms: Iterable[str]) -> Plugins:
+    """Return the plug-ins that these arms use, or whose settings the study has for all arms."""
+    if not spec.plugins.files:
+        return spec.plugins
+    names = {
+        (kind, variant[kind])
+        for name in arms
+        for variant in variants_of(spec.settings, spec.grid, spec.arms[name], spec.plugins)
+        for kind in GIVEN
+    }
+    return spec.plugins.providing(names, spec.settings)
 
 
 def _no_effect(key: str, variants: Sequence[Variant], used: set[str], plugins: Plugins) -> str:

@@ -1,6 +1,6 @@
 """Tell what makes a study a different one from the study recorded under its name."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from ressmooth.spec import checks
@@ -56,10 +56,11 @@ def _changes(old: StudySpec, spec: StudySpec) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _identity(spec: StudySpec, arms: Iterable[str]) -> dict[str, Any]:
+def _identity(spec: StudySpec, arms: Sequence[str]) -> dict[str, Any]:
     """Return what cannot change. What has no effect can: earlier versions accepted it."""
     flat = {"name": spec.name, **spec.settings}
-    flat |= {f"plugin {plugin.file}": plugin.sha256[:12] for plugin in spec.plugins.files}
+    plugins = checks.used_plugins(spec, arms)
+    flat |= {f"plugin {plugin.file}": plugin.sha256[:12] for plugin in plugins.files}
     flat |= {f"search.{k}": getattr(spec.search, k) for k in FIXED_SEARCH}
     flat |= {f"grid.{k}": values for k, values in spec.grid.items()}
     if not any(arm.space for arm in spec.arms.values()):

@@ -144,6 +144,7 @@ class StudyReader:
         self.errors.check()
         if self.is_new:
             checks.check_files(spec, self.errors)
+            spec = replace(spec, plugins=checks.used_plugins(spec, spec.arms))
         return spec
 
     def race(self, top: Tree) -> Race | None:

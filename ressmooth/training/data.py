@@ -1,11 +1,14 @@
 """Images as uint8 tensors on the device, and training batches made from them by indexing."""
 
 import hashlib
+import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -65,6 +68,24 @@ def stream(seed: int, *purpose: object) -> torch.Generator:
     """Return random numbers for one purpose, independent of other purposes and torch's state."""
     digest = hashlib.sha256(repr((seed, *purpose)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8]) >> 1)
+
+
+def seed_python(number: int) -> None:
+    """Seed the generators of Python and numpy. Only plug-ins draw from them."""
+    random.seed(number)
+    np.random.seed(number % 2**32)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Leave the CPU generators of torch, Python and numpy as they were."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
 
 
 def split(dataset: Dataset, *, fraction: float, selection: str, seed: int) -> Splits:

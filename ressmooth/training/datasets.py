@@ -28,7 +28,7 @@ from ressmooth.training import user_data
 from ressmooth.training.checkpoint import encode, sha256, write
 from ressmooth.training.data import Dataset, Images, stream
 from ressmooth.training.decoded import lock_file, own_key
-from ressmooth.training.streaming import whole
+from ressmooth.training.streaming import check_source, whole
 
 # Raised for damaged or missing files, by our readers and by torchvision's.
 UNREADABLE = (OSError, EOFError, zlib.error, RuntimeError, ValueError, AssertionError)
@@ -50,8 +50,11 @@ def _checked(found: Any) -> Dataset:
         raise ConfigError(
             f"a dataset should return a ressmooth.Dataset, but returned {found!r:.80}"
         )
+    if type(found.num_classes) is not int or found.num_classes < 2:
+        raise ConfigError(f"num_classes should be an int above 1, but is {found.num_classes!r}")
     for name, part in (("train", found.train), ("test", found.test)):
         if not isinstance(part, Images):
+            check_source(name, part)
             continue
         pixels, labels = part.pixels, part.labels
         if pixels.dtype != torch.uint8 or pixels.ndim != 4 or not len(pixels):
@@ -64,6 +67,8 @@ def _checked(found: Any) -> Dataset:
             rule = f"labels should be 0 to {found.num_classes - 1}"
             raise ConfigError(f"{name}: {rule}, but reach {labels.min()} to {labels.max()}")
     train, test = (p if isinstance(p, Images) else whole(p) for p in (found.train, found.test))
+    if train.image != test.image:
+        raise ConfigError(f"train and test have images of {train.image} and {test.image}")
     return Dataset(train, test, found.num_classes)
 
 
@@ -92,7 +97,9 @@ def _load_own(name: str, root: Path, image_size: int, keep: bool) -> Dataset:
     try:
         key = own_key(name, image_size)
     except OSError as error:
-        raise DataError(f"dataset = {name!r}: cannot read {path} ({error.strerror})") from error
+        raise DataError(
+            f"dataset = {name!r}: cannot read {error.filename} ({error.strerror})"
+        ) from error
 
     def read() -> Dataset:
         train, test, num_classes = (

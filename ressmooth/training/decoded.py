@@ -1,6 +1,7 @@
 """The names of decoded data sets in `data/`. Loads no torch."""
 
 import hashlib
+import os
 from pathlib import Path
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -33,4 +34,10 @@ def fingerprint(source: Path) -> str:
 
 
 def image_files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.suffix.lower() in SUFFIXES)
+    """Return the images below a directory, also in linked ones. Hidden ones are left out."""
+    found: list[Path] = []
+    for folder, below, files in os.walk(directory, followlinks=True):
+        below[:] = [name for name in below if not name.startswith(".")]
+        paths = (Path(folder, name) for name in files if not name.startswith("."))
+        found += (path for path in paths if path.suffix.lower() in SUFFIXES)
+    return sorted(found)

@@ -116,15 +116,20 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def build_optimizer(
-    config: RunConfig, model: nn.Module, plugins: Plugins = NO_PLUGINS
+    config: RunConfig,
+    model: nn.Module,
+    plugins: Plugins = NO_PLUGINS,
+    loss: nn.Module | None = None,
 ) -> torch.optim.Optimizer:
+    """Return the optimizer of the network's parameters, and of those that a loss has."""
+    parameters = [*model.parameters(), *(loss.parameters() if loss else ())]
     decay = 0.0 if config.method == "adaptive_decay" else config.weight_decay
     if plugins.get("optimizer", config.optimizer):
         optimizer: torch.optim.Optimizer = plugins.call(
             "optimizer",
             config.optimizer,
             config.plugin_settings,
-            parameters=list(model.parameters()),
+            parameters=parameters,
             lr=config.lr,
             weight_decay=decay,
             momentum=config.momentum,
@@ -136,7 +141,7 @@ def build_optimizer(
     if config.optimizer == "sgd":
         options = {"momentum": config.momentum, "nesterov": config.nesterov}
     build = OPTIMIZERS[config.optimizer]
-    return build(model.parameters(), config.lr, weight_decay=decay, **options)
+    return build(parameters, config.lr, weight_decay=decay, **options)
 
 
 def learning_rate(config: RunConfig, epoch: int) -> float:

@@ -6,17 +6,16 @@ Order and augmentation depend on (seed, epoch, index) alone, whatever the number
 """
 
 import hashlib
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ressmooth.errors import ConfigError
-from ressmooth.training.data import PADDING, stream
+from ressmooth.training.data import PADDING, kept_generators, seed_python, stream
 
 SAMPLE = 512  # images that are hashed, and whose mean and standard deviation are taken for all
 
@@ -70,22 +69,41 @@ def whole(source: Any) -> Streamed:
     return Streamed(source, torch.arange(len(source)))
 
 
+def check_source(name: str, source: Any) -> None:
+    """Raise a ConfigError if this is not a map-style data set with at least one image."""
+    if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
+        rule = "should be ressmooth.Images or have __getitem__ and __len__"
+        raise ConfigError(f"{name}: {rule}, but is {source!r:.80}")
+    if not len(source):
+        raise ConfigError(f"{name}: has no images")
+    try:
+        whole(source).read(0)
+    except (TypeError, ValueError):
+        rule = "item 0 should be an image and a label"
+        raise ConfigError(f"{name}: {rule}, but is {source[0]!r:.80}") from None
+
+
 def _sample(count: int) -> list[int]:
     """Return fixed positions that stand for a whole data set."""
     chosen: list[int] = torch.randperm(count, generator=stream(0, "sample"))[:SAMPLE].tolist()
     return chosen
 
 
-class StreamNormaliser:
+class StreamNormaliser(nn.Module):
     """uint8 [B, C, H, W] -> float with about mean 0 and std 1, estimated from a fixed sample."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, train: Streamed, device: torch.device) -> None:
+        super().__init__()
         pixels = torch.stack([train.read(i)[0] for i in _sample(len(train))]).double()
         shape = (1, -1, 1, 1)
-        self.mean = pixels.mean((0, 2, 3)).float().view(shape).to(device)
-        self.std = pixels.std((0, 2, 3)).clamp_min(1.0).float().view(shape).to(device)
+        self.register_buffer("mean", pixels.mean((0, 2, 3)).float().view(shape).to(device))
+        std = pixels.std((0, 2, 3)).clamp_min(1.0).float().view(shape).to(device)
+        self.register_buffer("std", std)
 
-    def __call__(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor) -> Tensor:
         return (pixels.float() - self.mean) / self.std
 
 
@@ -104,7 +122,7 @@ class _Augmented:
     def __getitem__(self, position: int) -> tuple[Tensor, int]:
         number = stream(self.seed, "augment", self.epoch, position).initial_seed()
         torch.default_generator.manual_seed(number)  # which torchvision's transforms draw from
-        random.seed(number)
+        seed_python(number)
         pixels, label = self.images.read(position)
         return self.augment(pixels), label
 
@@ -152,7 +170,6 @@ class StreamBatches:
         yield from self._load(data, list(range(len(self.images))))
 
     def _load(self, data: _Augmented, order: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        state = torch.get_rng_state()  # what is read in this process seeds torch's generator
         loader: Any = DataLoader(
             data,  # type: ignore[arg-type]  # map-style: it has __getitem__ and __len__
             self.batch_size,
@@ -160,8 +177,10 @@ class StreamBatches:
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
-        for pixels, labels in loader:
-            torch.set_rng_state(state)
+        with kept_generators():  # what is read in this process seeds them
+            read = iter(loader)
+        for _ in range(len(loader)):
+            with kept_generators():
+                pixels, labels = next(read)
             on_device = pixels.to(self.device, non_blocking=True)
             yield self.normalise(on_device), labels.to(self.device, non_blocking=True)
-            state = torch.get_rng_state()

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-import torch
 from safetensors.torch import load as decode_weights
 from torch import Tensor, nn
 
 from ressmooth.config import RunConfig
 from ressmooth.plugins import Plugins
 from ressmooth.training import checkpoint
+from ressmooth.training.data import kept_generators
+from ressmooth.training.streaming import StreamNormaliser
 from ressmooth.training.trainer import Trainer
 
 # Neither a GPU nor pretrained weights are needed to build a network.
@@ -27,6 +28,8 @@ class Classifier(nn.Module):
         self.normalise, self.network = trainer.normalise, trainer.model
 
     def forward(self, images: Tensor) -> Tensor:
+        if isinstance(self.normalise, StreamNormaliser):
+            images = images.permute(0, 3, 1, 2)
         logits: Tensor = self.network(self.normalise(images))
         return logits
 
@@ -40,7 +43,7 @@ def load_classifier(
     config: RunConfig, weights: dict[str, Tensor], data: Path, plugins: Plugins
 ) -> Classifier:
     """Return a run's classifier on the CPU, in evaluation mode. Reads the run's data set."""
-    with torch.random.fork_rng(devices=[]):  # building a network draws random weights
+    with kept_generators():  # building a network draws random weights
         trainer = Trainer(config.model_copy(update=ANYWHERE), data, plugins)
     trainer.model.load_state_dict(weights)
     return Classifier(trainer).eval()

@@ -8,6 +8,7 @@ augmentation are drawn from (seed, epoch), so there is no generator to save.
 import math
 import time
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ressmooth.config import METRIC, Epoch, RunConfig, config_differences, values_of
 from ressmooth.errors import CheckpointError, ConfigError
@@ -22,13 +24,8 @@ from ressmooth.plugins import NO_PLUGINS, Plugins
 from ressmooth.smoothing import SmoothingLoss
 from ressmooth.training import losses, models
 from ressmooth.training.checkpoint import TrainerState
-from ressmooth.training.data import (
-    Batches,
-    Dataset,
-    Normaliser,
-    split,
-    stream,
-)
+from ressmooth.training.contracts import check_kind, check_tensor
+from ressmooth.training.data import Batches, Dataset, Normaliser, seed_python, split, stream
 from ressmooth.training.datasets import load_for
 from ressmooth.training.gpu import Monitor, gpu_uuid
 from ressmooth.training.measures import Measures, columns, measure
@@ -100,8 +97,10 @@ class Trainer:
         self.validation_loss = losses.build_validation_loss(config, self.loss)
         if config.method not in losses.METHODS:
             self._check_loss(dataset.num_classes)
+            self.loss.to(self.device)
         self.annealing = losses.annealing(config) if config.method == "smoothing" else None
-        self.optimizer = losses.build_optimizer(config, self.model, plugins)
+        self.optimizer = losses.build_optimizer(config, self.model, plugins, self.loss)
+        check_kind(f"optimizer {config.optimizer!r}", self.optimizer, Optimizer)
         # fp16 loses small gradients, so the loss is scaled up; steps that overflow are skipped
         self.scaler = torch.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.curve: list[Epoch] = []
@@ -138,13 +137,14 @@ class Trainer:
             yield self.normalise(pixels), labels
 
     def _build_model(self, dataset: Dataset) -> None:
-        torch.manual_seed(stream(self.config.seed, "weights").initial_seed())
         c = self.config
+        _seed(c.seed, "weights")
         shape = {"num_classes": dataset.num_classes, "in_channels": dataset.train.image[-1]}
         if self.plugins.get("model", c.model):
             model = self.plugins.call("model", c.model, c.plugin_settings, **shape)
         else:
             model = models.build(c.model, **shape, weights=c.weights)
+        check_kind(f"model {c.model!r}", model, nn.Module)
         if c.model not in models.MODELS:
             self._check_logits(model.eval(), dataset.num_classes)
         self.layout = torch.channels_last if self.config.channels_last else torch.contiguous_format
@@ -156,7 +156,7 @@ class Trainer:
         """Raise a ConfigError if a network returns no logits. Creates weights of lazy layers."""
         height, width, channels = self.image
         logits = model(torch.zeros(2, channels, height, width))
-        _check_tensor(f"model {self.config.model!r}", logits, (2, classes))
+        check_tensor(f"model {self.config.model!r}", logits, (2, classes))
 
     def check_training(self, classes: int) -> None:
         """Raise a ConfigError if the network returns no logits while it trains, on the CPU.
@@ -167,9 +167,11 @@ class Trainer:
             self._check_logits(self.model.train(), classes)
 
     def _check_loss(self, classes: int) -> None:
+        """Raise a ConfigError if a method returns no loss. It learns nothing from this."""
+        what = f"method {self.config.method!r}"
+        check_kind(what, self.loss, nn.Module)
         logits, labels = torch.zeros(2, classes), torch.zeros(2, dtype=torch.int64)
-        loss = self.loss.to(self.device)(logits.to(self.device), labels.to(self.device), 0.5)
-        _check_tensor(f"method {self.config.method!r}", loss, ())
+        check_tensor(what, deepcopy(self.loss)(logits, labels, 0.5), ())
 
     def train_epoch(self) -> Epoch | None:
         """Train and return the next epoch, or None if the run is finished or has diverged."""
@@ -188,7 +190,7 @@ class Trainer:
         lr = losses.learning_rate(self.config, number)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        torch.manual_seed(stream(self.config.seed, "epoch", number).initial_seed())
+        _seed(self.config.seed, "epoch", number)
         train_loss, train_acc, diffusivity, scale = self._train(number)
         validated: dict[str, float | None] = {"val_loss": None, "val_acc": None}
         if self.config.evaluates(number):
@@ -222,6 +224,7 @@ class Trainer:
     def _train(self, number: int) -> tuple[float, float, float, float]:
         """Train on all batches. Return mean loss, accuracy in %, mean diffusivity, mean scale."""
         self.model.train()
+        self.loss.train()
         steps, epochs = len(self.batches), self.config.epochs
         progress = [(steps * (number - 1) + step) / (steps * epochs) for step in range(steps)]
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, correct, kappa
@@ -252,6 +255,7 @@ class Trainer:
     def _evaluate(self, images: Any) -> tuple[float, Measures]:
         """Return the mean loss, and the other measures."""
         self.model.eval()
+        self.loss.eval()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         outputs, targets = [], []
         for pixels, labels in self._in_order(images):
@@ -291,6 +295,7 @@ class Trainer:
             "config": self.config.model_dump(),
             "threads": torch.get_num_threads(),
             "model": self.model.state_dict(),
+            "loss": self.loss.state_dict(),  # empty unless a plug-in's has a state
             "best_weights": self.best_weights,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),  # empty unless the precision is fp16
@@ -303,6 +308,7 @@ class Trainer:
             if differing := "; ".join(config_differences(state["config"], self.config)):
                 raise CheckpointError(f"The checkpoint belongs to another run: {differing}.")
             self.model.load_state_dict(state["model"])
+            self.loss.load_state_dict(state.get("loss", {}))
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state.get("scaler", {}))
             self.best_weights = {k: v.to(self.device) for k, v in state["best_weights"].items()}
@@ -339,10 +345,11 @@ class Trainer:
         return {"max": best, "mean": fmean(values[-self.config.window :]), "test": test}
 
 
-def _check_tensor(what: str, found: Any, shape: tuple[int, ...]) -> None:
-    if not isinstance(found, Tensor) or found.shape != shape:
-        shown = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise ConfigError(f"{what} should return a tensor {list(shape)}, but returned {shown}")
+def _seed(seed: int, *purpose: object) -> None:
+    """Seed all generators that a network or a plug-in may draw from."""
+    number = stream(seed, *purpose).initial_seed()
+    torch.manual_seed(number)
+    seed_python(number)
 
 
 def _device(name: str) -> torch.device:

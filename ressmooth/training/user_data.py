@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
+from zlib import error as ZlibError
 
 import numpy as np
 import torch
@@ -20,8 +22,11 @@ from ressmooth.training.decoded import image_files
 
 TEST_SHARE = 0.2  # of a folder without test/ and val/
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+PARTS = ("train", "test", "val")
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")  # 8 bits
 
 Part = tuple[Tensor, Tensor]  # uint8 [N, H, W, C], int64 [N]
+Labels = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,11 @@ class Labelled:
 def read_folder(source: Path, image_size: int) -> tuple[Part, Part, int]:
     """Return training set, test set and number of classes. A size of 0 keeps the files' size."""
     train = source / "train" if (source / "train").is_dir() else source
-    classes = sorted(path.name for path in train.iterdir() if path.is_dir() and image_files(path))
+    classes = [path.name for path in _directories(train)]
+    if all(name.lower().startswith(PARTS) for name in classes) and len(classes) > 1:
+        raise DataError(
+            f"images:{source}: {', '.join(classes)} are no classes; rename them to train/ and test/"
+        )
     if len(classes) < 2:
         raise DataError(
             f"images:{source}: needs a directory of images for each of at least 2 classes in "
@@ -52,6 +61,15 @@ def read_folder(source: Path, image_size: int) -> tuple[Part, Part, int]:
     return (pixels[:border], labels[0]), (pixels[border:], labels[1]), len(classes)
 
 
+def _directories(part: Path) -> list[Path]:
+    """Return the directories that have images."""
+    return sorted(
+        path
+        for path in part.iterdir()
+        if path.is_dir() and not path.name.startswith(".") and image_files(path)
+    )
+
+
 def _test_directory(source: Path) -> Path:
     for name in ("test", "val"):
         if (source / name).is_dir():
@@ -60,13 +78,12 @@ def _test_directory(source: Path) -> Path:
 
 
 def _labelled(directory: Path, classes: Sequence[str]) -> Labelled:
-    unknown = [p.name for p in directory.iterdir() if p.is_dir() and p.name not in classes]
-    if unknown := [name for name in unknown if image_files(directory / name)]:
+    if unknown := [p.name for p in _directories(directory) if p.name not in classes]:
         raise DataError(f"{directory}: classes that are not in train/: {', '.join(unknown)}")
     found = [
         (file, number)
         for number, name in enumerate(classes)
-        for file in (image_files(directory / name) if (directory / name).is_dir() else [])
+        for file in image_files(directory / name)
     ]
     if not found:
         raise DataError(f"{directory}: has no images in directories of classes")
@@ -116,7 +133,11 @@ def _decode(files: Sequence[Path], image_size: int) -> Tensor:
 def _header(file: Path) -> tuple[str, tuple[int, int]]:
     """Return mode and size of an image."""
     with _reading(file), Image.open(file) as image:
-        return image.mode, image.size
+        mode, size = image.mode, image.size
+    if mode not in MODES:  # Pillow would cut larger values off
+        rule = "convert it, or read it in a plug-in"
+        raise DataError(f"{file} has more than 8 bits per channel (mode {mode}); {rule}")
+    return mode, size
 
 
 def _pixels(file: Path, mode: str, size: tuple[int, int]) -> Tensor:
@@ -130,7 +151,7 @@ def _pixels(file: Path, mode: str, size: tuple[int, int]) -> Tensor:
 def _reading(file: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{file} is not a readable image ({error}); mend or remove it") from error
 
 
@@ -142,16 +163,27 @@ def read_npz(source: Path) -> tuple[Part, Part, int]:
             if missing:
                 raise DataError(f"npz:{source}: has no array {', '.join(missing)}")
             arrays = {name: file[name] for name in ARRAYS}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile, ZlibError) as error:
         raise DataError(f"npz:{source} is not a readable npz file ({error})") from error
     train, test = (_part(source, arrays, name) for name in ("train", "test"))
     if train[0].shape[1:] != test[0].shape[1:]:
         shapes = " and ".join(str(tuple(x.shape[1:])) for x, _ in (train, test))
         raise DataError(f"npz:{source}: x_train and x_test have images of {shapes}")
-    classes = int(max(train[1].max(), test[1].max())) + 1
-    if classes < 2:
+    return train, test, _count_classes(source, arrays["y_train"], arrays["y_test"])
+
+
+def _count_classes(source: Path, train: Labels, test: Labels) -> int:
+    """Return the number of classes. Each needs a training image, or they are numbered wrongly."""
+    seen, last = np.unique(train), int(max(train.max(), test.max()))
+    if last < 1:
         raise DataError(f"npz:{source}: needs at least 2 classes, numbered from 0")
-    return train, test, classes
+    if len(seen) <= last:
+        gap = next(n for n in range(last + 1) if n >= len(seen) or seen[n] != n)
+        raise DataError(
+            f"npz:{source}: y_train has no image of class {gap}, but reaches {last}; number the "
+            "classes from 0 without gaps"
+        )
+    return last + 1
 
 
 def _part(source: Path, arrays: dict[str, Any], name: str) -> Part:

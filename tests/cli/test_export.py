@@ -41,19 +41,19 @@ def test_an_export_replaces_an_earlier_one_and_leaves_no_other_file(home, tmp_pa
     assert len(optuna.get_all_study_summaries(f"sqlite:///{tmp_path}/o.db")) == 2
 
 
-OUT = ("--format", "csv", "--out", "x")
-
-
-MLFLOW_OUT = ("--format", "mlflow", "--out", "x")
-
-
 @pytest.mark.parametrize(
-    "options", [("--format", "optuna"), ("--format", "parquet"), OUT, MLFLOW_OUT], ids=str
+    "form, out, message",
+    [
+        ("optuna", (), "--format optuna: needs --out FILE"),
+        ("parquet", (), "--format parquet: needs --out FILE"),
+        ("archive", (), "--format archive: needs --out FILE"),
+        ("csv", ("--out", "x"), "csv and json are printed, so redirect them: > x"),
+        ("mlflow", ("--out", "x"), "--out x: only with --format parquet, optuna, archive"),
+    ],
 )
-def test_out_is_required_for_files_and_for_no_other_format(home, options):
-    result = run("export", "tiny", *options, home=home)
-    rule = "optuna, parquet and archive need --out FILE; the others take no --out"
-    assert result.exit_code == 2 and rule in result.stderr
+def test_out_is_required_for_files_and_for_no_other_format(home, form, out, message):
+    result = run("export", "tiny", "--format", form, *out, home=home)
+    assert result.exit_code == 2 and message in result.stderr
 
 
 @pytest.mark.parametrize("table", ["runs", "epochs", "trials", "comparison"])

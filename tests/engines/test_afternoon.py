@@ -42,7 +42,7 @@ class TinyNet(nn.Module):
 pytestmark = pytest.mark.slow
 
 
-def draw_shapes(folder, count=150, size=20):
+def draw_shapes(folder, count=400, size=20):
     """Draw circles, squares and crosses of random colour, size and place."""
     random = Random(0)
     for number in range(count):

@@ -6,7 +6,7 @@ from subprocess import run
 
 import pytest
 from helpers.launch import CURVES, RESULTS, epochs_recorded, invoke, query
-from helpers.plugins import SOURCE, write
+from helpers.plugins import OTHER, SOURCE, write
 
 STUDY = """
 name = "mine"
@@ -68,6 +68,15 @@ def test_a_changed_plugin_is_another_study(undisturbed_plugins, files):
     assert said.exit_code == 2 and "plugin mine.py was" in said.stderr
 
 
+def test_a_launch_by_name_uses_the_recorded_plugins_whatever_others_there_are(
+    undisturbed_plugins, tmp_path, monkeypatch
+):
+    other = write(tmp_path, OTHER).rename(tmp_path / "other.py")
+    monkeypatch.setenv("RESSMOOTH_PLUGINS", str(other))
+    said = invoke("mine", undisturbed_plugins, "--dry-run")
+    assert said.exit_code == 0 and "focal" in said.stdout, said.output
+
+
 @slow
 def test_both_engines_give_the_same_rows(ray_engine, files, tmp_path, undisturbed_plugins):
     study, plugin = files
@@ -126,6 +135,7 @@ def test_a_plugin_that_misbehaves_while_training_costs_its_runs_alone(
         ("import ressmooth\n", "import ressmooth\nimport not_there\n", "cannot be loaded: Module"),
         ("nn.Linear(width, num_classes)", "nn.Linear(width, 5)", "model 'mlp' should return"),
         ("return torch.optim.SGD(", "return torch.optim.NONE(", "mine.py:44: cannot build a run"),
+        ("    return nn.Sequential(", "    import os; os._exit(3)\n    (", "with exit code 3."),
     ],
 )
 def test_what_cannot_be_built_is_exit_2_and_nothing_is_created(

@@ -51,6 +51,16 @@ class FocalLoss(nn.Module):
 def sign_sgd(parameters, lr: float, weight_decay: float, beta: float = 0.9):
     return torch.optim.SGD(parameters, lr, momentum=beta, weight_decay=weight_decay)
 '''
+OTHER = """\
+from torch import nn
+
+import ressmooth
+
+
+@ressmooth.model
+def linear(num_classes: int, in_channels: int, dropout: float = 0.0) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.LazyLinear(num_classes))
+"""
 ALL = {"dataset": "stripes", "model": "mlp", "method": "FocalLoss", "optimizer": "sign_sgd"}
 
 

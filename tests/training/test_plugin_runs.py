@@ -46,6 +46,56 @@ def test_a_run_of_plugins_resumes_bit_for_bit(tmp_path, stop_after):
     assert weights(finish(resumed)) == weights(whole)
 
 
+STATEFUL = """
+import random
+import numpy as np
+
+@ressmooth.method
+class Centred(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, logits, target, progress):
+        if self.training:
+            self.mean.lerp_(logits.detach().mean(0), 0.1)
+        noise = random.random() + np.random.rand()
+        return F.cross_entropy((logits - self.mean) * self.temperature + noise * logits, target)
+
+
+@ressmooth.model
+def drawn(num_classes: int, in_channels: int) -> nn.Module:
+    linear = nn.Linear(64, num_classes)
+    start = np.random.randn(num_classes, 64) * random.random() / 8
+    linear.weight.data = torch.from_numpy(start).float()
+    return nn.Sequential(nn.Flatten(), linear)
+"""
+
+
+def test_a_loss_with_a_state_and_other_random_numbers_resumes_bit_for_bit(tmp_path):
+    own = {"source": SOURCE + STATEFUL, "method": "Centred", "model": "drawn"}
+    whole = finish(trainer(tmp_path, **own))
+    stopped = trainer(tmp_path, **own)
+    stopped.train_epoch()
+    checkpoint.save(tmp_path / "c.pt", stopped.state())
+    finish(stopped)  # leaves the generators of Python and numpy elsewhere
+    resumed = trainer(tmp_path, **own)
+    resumed.restore(checkpoint.load(tmp_path / "c.pt"))
+    assert weights(finish(resumed)) == weights(stopped) == weights(whole)
+    assert [e.val_loss for e in resumed.curve] == [e.val_loss for e in whole.curve]
+
+
+def test_a_loss_is_trained_with_the_network_and_does_not_learn_from_checks(tmp_path):
+    run = trainer(tmp_path, SOURCE + STATEFUL, method="Centred")
+    assert run.loss.mean.tolist() == [0, 0] and run.loss.temperature.item() == 1
+    run.train_epoch()
+    after_training = run.loss.mean.clone()
+    assert after_training.abs().min() > 0 and run.loss.temperature.item() != 1
+    run._evaluate(run.validation)
+    assert torch.equal(run.loss.mean, after_training)
+
+
 def test_settings_reach_the_plugins(tmp_path):
     built = trainer(tmp_path, gamma=0.5, width=7, beta=0.3, count=40, weight_decay=0.01)
     assert built.loss.gamma == 0.5
@@ -68,7 +118,21 @@ def test_the_hash_of_a_plugins_data_follows_its_content(tmp_path):
         ("* loss).mean()", "* loss).mean().item()", "method 'FocalLoss' .* returned float"),
         ("draw(20), num_classes=2)", "draw(20), num_classes=2).train", "ressmooth.Dataset, but"),
         (".to(torch.uint8)[..., None]", ".to(torch.uint8)", r"uint8 \[N, H, W, C\], but are"),
-        ("num_classes=2", "num_classes=1", "labels should be 0 to 0, but reach 0 to 1"),
+        (
+            "torch.arange(number) % 2",
+            "torch.arange(number) % 3",
+            "labels should be 0 to 1, but reach 0",
+        ),
+        ("num_classes=2)", "num_classes='2')", "num_classes should be an int above 1, but is '2'"),
+        ("draw(20), num", "draw(0), num", r"test: pixels .* but are torch.uint8 \[0, 8, 8, 1\]"),
+        ("draw(20), num", "[], num", "test: has no images"),
+        ("draw(20), num", "[(1, 2)], num", r"test: item 0 should be .*, but is \(1, 2\)"),
+        (
+            "    return torch.optim.SGD(",
+            "    torch.optim.SGD(",
+            "optimizer 'sign_sgd' should .* returned None",
+        ),
+        ("    return nn.Sequential(", "    return print(", "model 'mlp' should .* returned None"),
     ],
 )
 def test_a_plugin_that_returns_something_else_is_refused(tmp_path, before, after, message):

@@ -1,5 +1,8 @@
 """Map-style data sets, which are read when they are needed."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from helpers.plugins import SOURCE, plugins
@@ -9,6 +12,7 @@ from ressmooth.config import parse
 from ressmooth.errors import ConfigError
 from ressmooth.training import checkpoint
 from ressmooth.training.streaming import StreamBatches, Streamed, StreamNormaliser, whole
+from ressmooth.training.trained import load_classifier
 from ressmooth.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -97,6 +101,26 @@ def test_batches_depend_on_seed_and_epoch_alone(augmentation):
     assert not torch.equal(first, pixels(1, seed=1))
 
 
+class Noisy(Numbered):
+    """Images that are augmented by the user, with any generator."""
+
+    def __getitem__(self, index):
+        pixels, label = super().__getitem__(index)
+        noise = np.random.randint(9) + random.randrange(9) + torch.randint(9, ()).item()
+        return pixels + noise, label
+
+
+def test_the_users_own_augmentation_depends_on_seed_and_epoch_alone():
+    def pixels(epoch, **options):
+        found = batches(whole(Noisy(24)), **options).epoch(epoch)
+        return torch.cat([x for x, _ in found])
+
+    first = pixels(1)
+    assert torch.equal(first, pixels(1))
+    assert torch.equal(first, pixels(1, workers=2))
+    assert not torch.equal(first, pixels(2))
+
+
 def test_flips_and_crops_occur():
     images = Streamed(Numbered(2), torch.ones(64, dtype=torch.int64))
     flipped = torch.cat([x for x, _ in batches(images, "flip").epoch(1)])
@@ -151,6 +175,17 @@ def test_a_held_out_part_is_streamed_too(tmp_path):
     train(run)
     assert (len(run.validation), len(run.test)) == (6, 20)
     assert run.result().test_acc is not None
+
+
+def test_the_classifier_of_a_streamed_run_takes_images_as_others_do(tmp_path):
+    source = STREAMED.replace("permute(2, 0, 1)", "permute(2, 0, 1).expand(3, 8, 8)")
+    run = trainer(tmp_path, source)
+    train(run)
+    classifier = load_classifier(run.config, run.best_weights, tmp_path, plugins(source))
+    read = [run.test.read(i) for i in range(20)]
+    logits = classifier(torch.stack([pixels.permute(1, 2, 0) for pixels, _ in read]))
+    correct = logits.argmax(1) == torch.tensor([label for _, label in read])
+    assert 100 * correct.double().mean() == run.best
 
 
 def test_the_hash_of_streamed_data_follows_its_content(tmp_path):

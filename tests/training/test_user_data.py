@@ -109,6 +109,10 @@ X, Y = np.zeros((4, 3, 3), np.uint8), np.array([0, 1, 0, 1])
         ({"y_train": Y.astype(float)}, "y_train must be class numbers .* float64"),
         ({"x_test": np.zeros((4, 2, 3), np.uint8)}, r"images of \(3, 3, 1\) and \(2, 3, 1\)"),
         ({"y_train": Y * 0, "y_test": Y * 0}, "at least 2 classes"),
+        ({"y_train": Y + 1, "y_test": Y + 1}, r"y_train has no image of class 0, but reaches 2"),
+        ({"y_train": Y * 10**9}, "y_train has no image of class 1, but reaches 1000000000"),
+        ({"y_test": Y * 2}, "y_train has no image of class 2"),
+        ({"y_train": Y.astype(np.uint64) + np.uint64(2**63)}, "y_train has no image of class 0"),
     ],
 )
 def test_an_npz_file_that_does_not_fit_is_refused(tmp_path, arrays, message):
@@ -116,6 +120,22 @@ def test_an_npz_file_that_does_not_fit_is_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "s.npz", **{k: v for k, v in whole.items() if v is not None})
     with pytest.raises(DataError, match=message):
         load(f"npz:{tmp_path}/s.npz", tmp_path / "data")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "flip compressed", "npy", "text", "empty"])
+def test_a_damaged_npz_file_is_refused(tmp_path, damage):
+    path = tmp_path / "s.npz"
+    save = np.savez_compressed if "compressed" in damage else np.savez
+    save(path, x_train=X, y_train=Y, x_test=X, y_test=Y)
+    content = bytearray(path.read_bytes())
+    content[60:80] = bytes(20)
+    other = {"cut": content[:300], "text": b"no arrays", "empty": b""}
+    path.write_bytes(other.get(damage, content))
+    if damage == "npy":
+        with open(path, "wb") as file:
+            np.save(file, X)
+    with pytest.raises(DataError, match="s.npz is not a readable npz file"):
+        load(f"npz:{path}", tmp_path / "data")
 
 
 def test_an_npz_file_never_runs_code(tmp_path):
@@ -133,6 +153,28 @@ def break_image(source):
     (source / "a" / "0.png").write_bytes(b"\x89PNG broken")
 
 
+def save_floats(source):
+    Image.fromarray(np.full((12, 12), 0.5, np.float32)).save(source / "a" / "0.tif")
+
+
+def save_16_bits(source):
+    Image.fromarray(np.full((12, 12), 40_000, np.uint16)).save(source / "a" / "0.png")
+
+
+def save_too_large(source):
+    Image.new("1", (20_000, 20_000)).save(source / "a" / "0.png")
+
+
+def lose_target(source):
+    (source / "a" / "lost.png").symlink_to(source / "nowhere.png")
+
+
+def name_parts_otherwise(source):
+    for name, other in (("a", "Training"), ("b", "Testing")):
+        (source / other).mkdir()
+        (source / name).rename(source / other / "x")
+
+
 @pytest.mark.parametrize(
     "classes, change, message",
     [
@@ -144,6 +186,11 @@ def break_image(source):
             r"different sizes \(12 x 12, 9 x 9, ...\); set image_size",
         ),
         ({"a": 1, "b": 1}, lambda source: None, "too few images for a test set"),
+        ({"a": 3, "b": 3}, save_16_bits, r"a/0.png has more than 8 bits .* \(mode I;16\)"),
+        ({"a": 3, "b": 3}, save_floats, r"a/0.tif has more than 8 bits .* \(mode F\)"),
+        ({"a": 3, "b": 3}, save_too_large, "a/0.png is not a readable image .*exceeds limit"),
+        ({"a": 3, "b": 3}, lose_target, "a/lost.png .*No such file"),
+        ({"a": 3, "b": 3}, name_parts_otherwise, "Testing, Training.*rename them to train/ and"),
     ],
 )
 def test_a_folder_that_does_not_fit_is_refused(tmp_path, classes, change, message):
@@ -160,6 +207,25 @@ def test_parts_with_other_classes_or_without_a_test_set_are_refused(tmp_path):
     draw_folder(tmp_path / "set" / "test", {"a": 3, "z": 3})
     with pytest.raises(DataError, match="classes that are not in train/: z"):
         load(f"images:{tmp_path}/set", tmp_path / "data")
+
+
+def test_hidden_files_and_directories_are_no_images(tmp_path):
+    source = draw_folder(tmp_path / "set", {"a": 5, "b": 5})
+    draw_folder(source, {".ipynb_checkpoints": 5, "a/.ipynb_checkpoints": 5})
+    (source / "a" / "._0.png").write_bytes(b"what macOS leaves in archives")
+    dataset = load(f"images:{source}", tmp_path / "data")
+    assert (len(dataset.train), len(dataset.test), dataset.num_classes) == (8, 2, 2)
+
+
+def test_linked_directories_are_read_and_their_changes_are_noticed(tmp_path):
+    draw_folder(tmp_path / "elsewhere", {"a": 5})
+    source = draw_folder(tmp_path / "set", {"b": 5})
+    (source / "a").symlink_to(tmp_path / "elsewhere" / "a")
+    first = load(f"images:{source}", tmp_path / "data")
+    assert first.num_classes == 2
+    Image.new("RGB", (12, 12)).save(tmp_path / "elsewhere" / "a" / "0.png")
+    load.cache_clear()
+    assert load(f"images:{source}", tmp_path / "data").sha256 != first.sha256
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path):
