@@ -14,7 +14,8 @@ chance that its mean over N seeds will be half a standard error above the leader
 s comes from the two-way fit (configuration + seed) over those that are still in the race, in all
 arms of the condition, so that two seeds of many configurations already tell. The chances of all
 that an arm drops add up to at most ERROR: the rate at which a race selects another configuration
-than the full grid with `at_most` seeds, and a worse one.
+than the full grid with `at_most` seeds, and a worse one. Other rules cost about as much for winners
+that are as good (tests/helpers/dropping.py).
 
 The leader of each arm races the leader of its reference until the verdict is decided, or until
 `at_most` seeds will hardly decide it. Verdicts are valid however often one looks (evidence.py).

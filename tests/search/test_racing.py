@@ -5,8 +5,11 @@ from math import sqrt
 from statistics import fmean
 
 import pytest
+from helpers import dropping
 
+from ressmooth.bench import verdict
 from ressmooth.evidence import weigh
+from ressmooth.search import racing
 from ressmooth.search.racing import ERROR, Racer, next_round
 from ressmooth.store import RaceResult
 
@@ -173,6 +176,17 @@ def test_a_race_selects_as_well_as_the_full_grid(name, at_most):
         f"{name}, {at_most}: {worse / 20:.1f} % worse, {trained / 2000 / 8 / at_most:.2f} of grid"
     )
     assert worse / 2000 <= 0.05
+
+
+def test_the_rule_that_others_are_compared_with_is_that_of_a_race(monkeypatch):
+    source = dropping.shuffled(verdict.recorded()["digits"])
+    expected = dropping.assess(source, 10, replays=10)
+    monkeypatch.setattr(racing, "_Field", dropping.Field)
+    monkeypatch.setattr(dropping.Field, "rule", dropping.summed)
+    monkeypatch.setattr(dropping.Field, "level", ERROR)
+    assert dropping.assess(source, 10, replays=10) == expected
+    monkeypatch.setattr(dropping.Field, "level", 2 * ERROR)
+    assert dropping.assess(source, 10, replays=10)[0] < expected[0]
 
 
 @pytest.mark.slow
