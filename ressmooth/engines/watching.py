@@ -44,12 +44,12 @@ class Watched:
 
     @property
     def statuses(self) -> list[WorkerStatus]:
-        """Return the runs that execute."""
+        """Return the runs that execute, or that there is none."""
         running = [run for run in self.runs if run.state == State.RUNNING]
         return [
             WorkerStatus(self.name(run), run, self, run.last_epoch, run.config["epochs"])
             for run in running
-        ]
+        ] or [WorkerStatus("waits for a free worker")]
 
     def name(self, run: RunRow) -> str:
         trial = self.trials[run.trial_id]
@@ -79,7 +79,7 @@ def watch(store: Store, study: StudyRow, home: Path, *, quiet: bool = False) -> 
                 time.sleep(PERIOD)
                 watched.refresh()
                 view.workers = watched.statuses
-                busy_seconds += PERIOD * len(view.workers)
+                busy_seconds += PERIOD * sum(status.is_busy for status in view.workers)
                 view.trained, view.train_seconds = _epochs(watched) - epochs, busy_seconds
                 for line in watched.lines(shown):
                     if not view.is_live:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
-from helpers.launch import freeze, workers_of
+from helpers.launch import freeze, wait_for, workers_of
 from helpers.serving import ServedHome, undisturbed_results
 
 from ressmooth.store import Holder, Store
@@ -76,9 +76,17 @@ def test_a_standby_takes_over_from_a_killed_service(home, alone):
     first.kill()
     first.wait()
     home.wait(lambda: home.is_serving(standby), standby, TAKEOVER)
-    assert not psutil.wait_procs(workers, timeout=10)[1]
+    wait_for(lambda: not any(is_alive(worker) for worker in workers), 60)
     assert_all_end(home, standby, alone)
     assert home.stop(standby) == 143
+
+
+def is_alive(process):
+    """Tell whether a process still executes. One that nobody waits for stays as a zombie."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager
