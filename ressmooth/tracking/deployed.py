@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=5000)
     parser.add_argument("--workers", type=int, default=2)
+    # Seconds after which a silent worker is replaced. With uvicorn's five, a busy machine would
+    # replace workers while they load MLflow, and none would ever start.
+    parser.add_argument("--timeout-worker-healthcheck", type=int, default=60)
     options = parser.parse_args(arguments)
     try:
         prepare()

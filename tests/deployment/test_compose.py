@@ -280,16 +280,18 @@ def test_health_kills_what_fails_twice_after_it_was_healthy(tmp_path):
     init = subprocess.Popen(["sh", "-c", "sleep 60; exit $?"])  # stands for the container's init
     script = (ROOT / "docker" / "health").read_text()
     script = script.replace("/tmp/", f"{tmp_path}/").replace("/proc/1/fd/2", f"{tmp_path}/log")
+    script = script.replace("-s KILL 10", "-s KILL 1")
     (tmp_path / "health").write_text(script.replace("PPid:\t1'", f"PPid:\t{init.pid}'"))
 
-    def check(command):
-        return subprocess.run(["sh", tmp_path / "health", "2", command]).returncode
+    def check(*command):
+        return subprocess.run(["sh", tmp_path / "health", "2", *command]).returncode
 
     for _ in range(3):
         assert check("false") == 1 and init.poll() is None  # it may still be starting
     assert check("true") == 0
     assert check("false") == 1 and check("true") == 0
     assert check("false") == 1 and init.poll() is None  # not two in a row
+    assert check("sleep", "60") == 1 and init.poll() is None  # the check itself did not end
     assert check("false") == 1
     assert init.wait(10) == 128 + signal.SIGKILL
     assert "2 checks failed in a row; restarting" in (tmp_path / "log").read_text()

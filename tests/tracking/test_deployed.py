@@ -1,5 +1,7 @@
 """The deployed MLflow as a process, with real accounts: log-in, origins, artifacts, passwords."""
 
+import time
+
 import psutil
 import pytest
 from helpers.deployed import PASSWORD, Deployed
@@ -155,12 +157,33 @@ def test_headers_of_strangers_are_not_believed(tmp_path):
         server.stop()
 
 
+def workers_of(server):
+    children = psutil.Process(server.process.pid).children()
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
 @pytest.mark.slow
-def test_a_frozen_server_is_seen_and_a_frozen_worker_replaced(tmp_path):
+def test_a_worker_that_a_busy_machine_keeps_waiting_is_not_replaced(tmp_path):
+    """uvicorn gives it five seconds. Where loading MLflow takes longer, none would ever start."""
     server = Deployed(tmp_path).start("--workers", "2")
     try:
-        parent = psutil.Process(server.process.pid)
-        frozen = [child for child in parent.children() if "spawn_main" in " ".join(child.cmdline())]
+        before = workers_of(server)
+        for worker in before:
+            worker.suspend()
+        time.sleep(7)
+        for worker in before:
+            worker.resume()
+        wait_for(lambda: server.ask("/").status == 307, 60)
+        assert workers_of(server) == before
+    finally:
+        server.stop()
+
+
+@pytest.mark.slow
+def test_a_frozen_server_is_seen_and_a_frozen_worker_replaced(tmp_path):
+    server = Deployed(tmp_path).start("--workers", "2", "--timeout-worker-healthcheck", "5")
+    try:
+        frozen = workers_of(server)
         assert len(frozen) == 2
         for worker in frozen:
             worker.suspend()
