@@ -22,6 +22,7 @@ from ressmooth.report.compare import compare_studies
 from ressmooth.spec import read_stored
 from ressmooth.store import EpochRow, Event, OutboxRow, RunRow, State, Store, StudyRow, TrialRow
 from ressmooth.tracking import STUDY_TAG, artifacts, experiments, view
+from ressmooth.tracking.answers import limit_answers
 from ressmooth.tracking.artifacts import MetricPoint, milliseconds
 from ressmooth.tracking.server import redact
 
@@ -47,7 +48,7 @@ STATUS = {
 RUN_TAG = "ressmooth.run_uid"
 CURVE_TAG = "ressmooth.curve"  # when the first epoch of the curve was recorded, in milliseconds
 MAX_METRICS = 1000  # per request
-MAX_RUNS = 50_000  # per request
+MAX_RUNS = 1000  # per request
 MAX_TAG = 5000  # characters
 RETRYABLE = {401, 403, 404, 408, 429}  # client errors that the request itself does not cause
 
@@ -91,6 +92,7 @@ class Mirror:
             os.environ.setdefault(key, value)
         from mlflow import MlflowClient
 
+        limit_answers()
         for noisy in ("mlflow", "alembic", "urllib3.connectionpool"):
             logging.getLogger(noisy).setLevel(logging.ERROR)
         with self._lock():
@@ -189,10 +191,20 @@ class Mirror:
 
     def _mark_compared(self, study: StudyRow, uids: set[str]) -> None:
         """Tag the runs whose figures the comparison shows, and only these."""
-        for run in self.client.search_runs([self._experiment(study)], max_results=MAX_RUNS):
+        for run in self._runs_of(study):
             is_compared = run.data.tags.get(RUN_TAG) in uids
             if is_compared != (run.data.tags.get(view.COMPARED_TAG) == "yes"):
                 self._log(run.info.run_id, [], {view.COMPARED_TAG: "yes" if is_compared else "no"})
+
+    def _runs_of(self, study: StudyRow) -> Iterator[Any]:
+        """Yield the MLflow runs of a study, page by page: thousands would be a long answer."""
+        experiment, token = self._experiment(study), None
+        while True:
+            page = self.client.search_runs([experiment], max_results=MAX_RUNS, page_token=token)
+            yield from list(page)
+            token = page.token
+            if not token:
+                return
 
     def _run(self, recorded: RecordedRun) -> str:
         """Return the id of the MLflow run of `recorded`. Send the curve if it shows none."""

@@ -4,7 +4,10 @@ import threading
 import time
 
 import pytest
+from helpers import specs
+from helpers.launch import query, wait_for
 
+from ressmooth.engines import launcher
 from ressmooth.engines.heartbeat import LATE, Heartbeat
 from ressmooth.errors import StudyBusy
 from ressmooth.store import open_store
@@ -80,3 +83,23 @@ def test_after_a_freeze_the_main_thread_asks_before_it_goes_on(store):
     lease.problem = StudyBusy("taken over")
     with pytest.raises(StudyBusy):
         heartbeat.check()
+
+
+def test_heartbeats_are_sent_while_a_study_is_taken_up(tmp_path, monkeypatch):
+    """A planner may need minutes for thousands of trials."""
+
+    class Taken(Exception):
+        pass
+
+    class SlowPlanner:
+        def __init__(self, *_):
+            before = query(tmp_path, "SELECT beat_at FROM study")
+            wait_for(lambda: query(tmp_path, "SELECT beat_at FROM study") != before, 60)
+            raise Taken
+
+    monkeypatch.setattr(launcher, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(launcher, "Planner", SlowPlanner)
+    spec = specs.study({"sgd": {"method": "mse"}})
+    with pytest.raises(Taken):
+        launcher.Launcher(spec, None, tmp_path, "", quiet=True, hashes={}).launch()
+    assert query(tmp_path, "SELECT holder_pid FROM study") == [(None,)]

@@ -185,6 +185,33 @@ def forwarding(port, to):
 
 
 @contextmanager
+def endless():
+    """Serve answers that never end."""
+    over = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while not over.is_set():
+                    self.wfile.write(b" " * 2**16)
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    over.set()
+    server.shutdown()
+    server.server_close()
+
+
+@contextmanager
 def nothing():
     """Yield an address where no server listens."""
     yield f"127.0.0.1:{free_port()}"

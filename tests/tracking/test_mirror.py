@@ -23,14 +23,14 @@ from helpers.records import (
     train,
     train_all,
 )
-from helpers.servers import Receiver, Server, answering, nothing
+from helpers.servers import Receiver, Server, answering, endless, nothing
 
 from ressmooth.cli import main
 from ressmooth.errors import ConfigError, StorageError, TrackingError
 from ressmooth.paths import report_directory
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
 from ressmooth.store import default_url, open_store
-from ressmooth.tracking import view
+from ressmooth.tracking import answers, mirror, view
 from ressmooth.tracking.mirror import Mirror
 from ressmooth.tracking.relay import Relay, deliver_pending, sync
 from ressmooth.tracking.server import check, redact, serve, tracking_uri
@@ -544,6 +544,26 @@ def test_a_server_cannot_send_us_elsewhere(store, home):
                 assert first.requests
         assert elsewhere.requests == []
     assert store.count_pending(study_id) == pending
+
+
+def test_an_answer_without_an_end_is_given_up(store, home, monkeypatch):
+    monkeypatch.setattr(answers, "MAX_BYTES", 2**20)
+    study_id = open_study(store, "endless", {"sgd": ARMS["sgd"]}, seeds=1)
+    train_all(store, study_id, home)
+    pending = store.count_pending(study_id)
+    with endless() as address, pytest.raises(TrackingError, match="more than 1 MiB"):
+        sync(store, home, f"http://{address}")
+    assert store.count_pending(study_id) == pending
+
+
+def test_the_runs_of_a_large_study_are_read_page_by_page(store, home, monkeypatch):
+    monkeypatch.setattr(mirror, "MAX_RUNS", 2)
+    study_id = open_study(store, "pages")
+    train_all(store, study_id, home)
+    sync(store, home, tracking_uri(home))
+    seen = Seen(tracking_uri(home), "pages")
+    tagged = [seen.run(run).data.tags.get(view.COMPARED_TAG) for run in runs_of(store, study_id)]
+    assert {*tagged} == {"yes", "no"}
 
 
 def test_finish_does_not_wait_for_a_server_that_hangs(store, home, monkeypatch):
