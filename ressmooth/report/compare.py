@@ -55,6 +55,7 @@ class ArmResult:
     label: str  # the arm's name, preceded by the study's if there are several
     measure: Measure  # of the study's metric
     named: str | None  # the arm that the study names as its reference
+    devices: tuple[str, ...] = ()  # that its runs were trained on
 
     @property
     def selecting_sample(self) -> Sample:
@@ -179,6 +180,7 @@ def _arm_result(
         label=selected.arm,
         measure=measure_of(selected),
         named=reference or study.spec.get("reference"),
+        devices=tuple(sorted({name for run in shown.runs for name in run.devices})),
     )
 
 
