@@ -144,9 +144,12 @@ class RunConfig(Table):
     seed: int = Field(0, ge=0, lt=2**31, description="seed of subset, weights and batches")
     # machine
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device to train on")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="precision of the network; the loss uses fp32; fp16 scales it"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="precision of the network, the loss uses fp32; tf32 needs a GPU; "
+        "bf16 is faster on GPUs from 8.0 on and CPUs with avx512_bf16",
     )
+    deterministic: bool = Field(True, description="the same bits again on the same kind of GPU")
     channels_last: bool = Field(True, description="memory layout of images")
     compile: bool = Field(False, description="torch.compile the network")
     threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0: torch's default")

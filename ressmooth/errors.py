@@ -23,6 +23,10 @@ class DataChanged(DataError):  # the files of a data set are not those that a ru
     pass
 
 
+class DeviceError(RessmoothError):  # torch cannot use the GPU of a worker
+    exit_code = 2
+
+
 class StudyBusy(RessmoothError):  # another launcher runs the study
     exit_code = 3
 
@@ -65,6 +69,12 @@ class StaleAttempt(RessmoothError):  # another worker has claimed the run
 
 class RunFinished(RessmoothError):  # a finished run cannot be claimed
     exit_code = 1
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error's kind and the first line that says something."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return ": ".join(filter(None, (type(error).__name__, next(filter(None, lines), ""))))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ressmooth.engines import Decision, Stoppable, worker_died
 from ressmooth.engines.output import survive_broken_output
 from ressmooth.engines.placement import Gpus, gpus_per_run, slots, visible_gpus
-from ressmooth.errors import ConfigError, RessmoothError
+from ressmooth.errors import ConfigError, DeviceError, RessmoothError, first_line
 from ressmooth.formatting import count
 from ressmooth.spec import Resources
 from ressmooth.store import Holder, RunRow, State, Store
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 TICK = 0.5  # seconds
 MAX_STARTS = 10
 MAX_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")  # characters; Linux allows 107 in all
+MAX_STRIKES = 2  # runs that a GPU may lose before their first epoch
 
 
 class LocalEngine(Stoppable):
@@ -72,6 +73,8 @@ class LocalEngine(Stoppable):
         view.print(f"starting {count(self.workers, 'worker')}")
         _start_fork_server()
         self.pool = [self._worker(*slot) for slot in enumerate(self.slots)]
+        # runs whose worker died before an epoch was recorded, by place
+        self.strikes: dict[int, set[int]] = {worker.number: set() for worker in self.pool}
         try:
             while self._start_runs():
                 ready = wait([worker.connection for worker in self.pool], timeout=TICK)
@@ -90,7 +93,8 @@ class LocalEngine(Stoppable):
                 self.scheduler.released(worker.run)
 
     def _worker(self, number: int, gpus: Gpus) -> "Worker":
-        return Worker(number, gpus, self.store.url, self.home, self.store.holder)
+        share = min(1.0, self.gpus_per_run) if gpus else 1.0
+        return Worker(number, gpus, self.store.url, self.home, self.store.holder, share)
 
     def _start_runs(self) -> bool:
         """Give idle workers a run. Return whether any worker is busy."""
@@ -105,10 +109,18 @@ class LocalEngine(Stoppable):
         if any(run.needs_whole_gpu for run in neighbours):
             return
         run = self.pending or self.scheduler.next()
-        self.pending = run if run and run.needs_whole_gpu and neighbours else None
+        is_crowded = run is not None and run.needs_whole_gpu and bool(neighbours)
+        self.pending = (
+            run if run and (is_crowded or self._should_go_elsewhere(run, worker)) else None
+        )
         if run is not None and run is not self.pending:
             worker.start(run)
             self.view.started(worker.number, run)
+
+    def _should_go_elsewhere(self, run: RunRow, worker: "Worker") -> bool:
+        """Tell whether a run lost a worker here at once, and there is a place where it has not."""
+        others = (self.strikes[other.number] for other in self.pool)
+        return run.id in self.strikes[worker.number] and any(run.id not in each for each in others)
 
     def _receive(self, worker: "Worker") -> None:
         try:
@@ -120,10 +132,15 @@ class LocalEngine(Stoppable):
         if kind == "error":
             self._failed(worker, content[0])
             return
+        if kind == "dying":
+            worker.cause = content[0]
+            return
         if kind == "ready" or run is None:
             return
         if kind == "epoch":
             epoch, best = content
+            worker.has_trained = True
+            self.strikes[worker.number].clear()
             self.view.epoch(worker.number, epoch, best)
             worker.send(self._decide(run, epoch.epoch, best))
         else:
@@ -137,6 +154,12 @@ class LocalEngine(Stoppable):
         if worker.run is None:
             raise error
         run, worker.run = worker.run, None
+        if isinstance(error, DeviceError):  # it costs the place, not the study
+            self.store.release_run(run.next_attempt)
+            self.scheduler.released(run)
+            self.view.lost(worker.number, str(error))
+            self._retire(worker, str(error))
+            return
         self.scheduler.failed(run, error)
         self.store.release_run(run.next_attempt)
         self.view.lost(worker.number, str(error))
@@ -148,7 +171,8 @@ class LocalEngine(Stoppable):
 
     def _replace(self, worker: "Worker") -> None:
         """Replace a dead worker, and retry its run at most `retries` times."""
-        reason = worker.join()
+        ended = worker.join()
+        reason = f"worker died: {worker.cause}" if worker.cause else ended
         worker.connection.close()
         if self.is_stopping:  # the signal that stops us may have reached the worker too
             self.pool.remove(worker)
@@ -156,10 +180,24 @@ class LocalEngine(Stoppable):
                 self.store.release_run(worker.run.next_attempt)
                 self.scheduler.released(worker.run)
             return
-        self.pool[self.pool.index(worker)] = self._worker(worker.number, worker.gpus)
         if worker.run is not None:
             message = worker_died(self.scheduler, self.store, self.home, worker.run, reason)
             self.view.lost(worker.number, message)
+            if worker.gpus and not worker.has_trained:  # a CPU is not broken by what a run does
+                self.strikes[worker.number].add(worker.run.id)
+        if len(self.strikes[worker.number]) >= MAX_STRIKES:
+            self._retire(worker, f"it lost the workers of {MAX_STRIKES} runs at once ({reason})")
+        else:
+            self.pool[self.pool.index(worker)] = self._worker(worker.number, worker.gpus)
+
+    def _retire(self, worker: "Worker", reason: str) -> None:
+        """Use a worker's GPU no longer."""
+        self.pool.remove(worker)
+        worker.connection.close()
+        text = f"GPU {', '.join(worker.gpus)} gets no more runs: {reason}"
+        if not self.pool:
+            raise DeviceError(f"{text}; no other place is left")
+        self.view.print(text)
 
     def _shut_down(self) -> None:
         for worker in self.pool:
@@ -173,14 +211,22 @@ class Worker:
     """The launcher's side of a worker process. It executes at most one run at a time."""
 
     def __init__(
-        self, number: int, gpus: Gpus, url: str, home: Path, holder: Holder | None
+        self,
+        number: int,
+        gpus: Gpus,
+        url: str,
+        home: Path,
+        holder: Holder | None,
+        gpu_share: float,
     ) -> None:
         self.number, self.gpus = number, gpus
         self.run: RunRow | None = None
+        self.has_trained = False  # an epoch was recorded
+        self.cause: str | None = None  # of its death
         context = multiprocessing.get_context("forkserver")
         self.connection, theirs = context.Pipe()
         self.process: ForkServerProcess = context.Process(
-            target=work, args=(os.getpid(), theirs, gpus, url, home, holder)
+            target=work, args=(os.getpid(), theirs, gpus, url, home, holder, gpu_share)
         )
         _start(self.process)
         theirs.close()
@@ -248,7 +294,13 @@ def _start(process: ForkServerProcess) -> None:
 
 
 def work(
-    launcher: int, connection: Connection, gpus: Gpus, url: str, home: Path, holder: Holder | None
+    launcher: int,
+    connection: Connection,
+    gpus: Gpus,
+    url: str,
+    home: Path,
+    holder: Holder | None,
+    gpu_share: float,
 ) -> None:
     """Execute the runs whose ids arrive over the connection. Runs in the worker process."""
     die_with(launcher)
@@ -275,9 +327,13 @@ def work(
         store.holder = holder  # whose runs it claims
         run_id = ask(("ready",))
         while True:
-            run_id = ask(("ended", execute(store, run_id, home, report)))
+            run_id = ask(("ended", execute(store, run_id, home, report, gpu_share)))
     except RessmoothError as error:
         ask(("error", error))
+    except Exception as error:  # it has lost its GPU
+        with suppress(OSError):
+            connection.send(("dying", first_line(error)))
+        raise
 
 
 def die_with(launcher: int) -> None:

@@ -1,6 +1,5 @@
 """How many runs fit on a machine, and which GPUs each may use."""
 
-import math
 import os
 import re
 from itertools import takewhile
@@ -23,15 +22,21 @@ def visible_gpus() -> list[str]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return list(takewhile(IS_NAME, map(str.strip, chosen.split(","))))
-    number = len(nvml_gpus())
-    if not number and CONTROL.exists() and KERNEL_GPUS.is_dir():
+    found = [name for gpu in nvml_gpus() for name in gpu.parts or (str(gpu.index),)]
+    if not found and CONTROL.exists() and KERNEL_GPUS.is_dir():
         number = len(list(KERNEL_GPUS.iterdir()))  # NVML is broken: runs say so, and use no CPU
-    return [str(i) for i in range(number)]
+        return [str(i) for i in range(number)]
+    return found
 
 
 def gpus_per_run(resources: Resources, gpus: float) -> float:
     """Return the GPUs of a run where there are `gpus`. "auto" is one if there are any."""
     given = resources.gpus_per_run
+    if given != "auto" and given > 1:
+        raise ConfigError(
+            f"resources.gpus_per_run = {given:g}: a run trains on one GPU; use 1, a fraction to "
+            "share one, or auto"
+        )
     return float(gpus >= 1) if given == "auto" else given
 
 
@@ -82,8 +87,5 @@ def _fit_cpus(cpus: float, cpus_per_run: float) -> int:
 
 def _gpu_shares(gpus: list[str], per_run: float) -> list[Gpus]:
     """Return the GPUs of each worker, ordered so that the first workers do not share one."""
-    if per_run >= 1:
-        whole = math.ceil(per_run)
-        return [tuple(gpus[i : i + whole]) for i in range(0, len(gpus) - whole + 1, whole)]
     sharing = int(1 / per_run + 1e-9)
     return [(gpu,) for _ in range(sharing) for gpu in gpus]

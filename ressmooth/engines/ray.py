@@ -26,7 +26,7 @@ from ressmooth import paths
 from ressmooth.build import build_resource
 from ressmooth.engines import Decision, Stoppable, worker_died
 from ressmooth.engines.ray_cluster import RayCluster
-from ressmooth.errors import ConfigError, RessmoothError
+from ressmooth.errors import ConfigError, DeviceError, RessmoothError, first_line
 from ressmooth.formatting import count
 from ressmooth.spec import Resources
 from ressmooth.store import Holder, RunRow, State, Store
@@ -78,10 +78,8 @@ class RayEngine(Stoppable):
     ) -> None:
         self.scheduler, self.store, self.home = scheduler, store, home
         self.view, self.tick = view, tick
-        if self.cluster.is_local:
-            view.print(f"starting Ray with {count(self.workers, 'worker')}")
-        else:
-            view.print(f"starting {self}")
+        here = f"Ray with {count(self.workers, 'worker')}"
+        view.print(f"starting {here if self.cluster.is_local else self}")
         if not ray.is_initialized():
             self.cluster.connect()
         try:
@@ -108,7 +106,8 @@ class RayEngine(Stoppable):
                 return
 
     def _tuner(self, scratch: str) -> tune.Tuner:
-        place = {"url": self.store.url, "home": self.home, "holder": self.store.holder}
+        store, share = self.store, min(1.0, self.gpus_per_run or 1.0)
+        place = {"url": store.url, "home": self.home, "holder": store.holder, "gpu_share": share}
         worker = tune.with_parameters(self.worker, **place)
         needs = partial(_needs, self.cluster.resources.cpus_per_run, self.gpus_per_run)
         return tune.Tuner(
@@ -152,8 +151,7 @@ class RayEngine(Stoppable):
         if decision == Decision.PRUNE:
             self.scheduler.prune(run)
             paths.remove_checkpoints(paths.run_directory(self.home, run.uid))
-        keeps_on = decision == Decision.CONTINUE
-        return TrialScheduler.CONTINUE if keeps_on else TrialScheduler.STOP
+        return TrialScheduler.STOP if decision != Decision.CONTINUE else TrialScheduler.CONTINUE
 
     def ended(self, trial: str, error: Exception | None) -> None:
         """Handle a run that finished, was stopped, or met an error that stops the study."""
@@ -175,8 +173,8 @@ class RayEngine(Stoppable):
         if self.is_stopping:  # the signal that stops us may have reached the worker too
             self._release(run)
         else:
-            message = worker_died(self.scheduler, self.store, self.home, run, reason)
-            self.view.lost(row, message)
+            died = worker_died(self.scheduler, self.store, self.home, run, reason)
+            self.view.lost(row, died)
 
     def _release(self, run: RunRow) -> None:
         self.store.release_run(run.next_attempt)
@@ -198,11 +196,11 @@ class Worker(tune.Trainable):
     """A process on some node. It loads torch once and trains one run after another."""
 
     def setup(  # type: ignore[override]  # the rest comes by tune.with_parameters
-        self, config: dict[str, Any], url: str, home: Path, holder: Holder | None
+        self, config: dict[str, Any], url: str, home: Path, holder: Holder | None, gpu_share: float
     ) -> None:
         if not ray.get_gpu_ids():
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves GPUs visible to a CPU run
-        self.url, self.home, self.holder = url, home, holder
+        self.url, self.home, self.holder, self.gpu_share = url, home, holder, gpu_share
         self.store: Store | None = None
         self.reset_config(config)
 
@@ -217,7 +215,9 @@ class Worker(tune.Trainable):
             epoch, best = self.steps.send(Decision.CONTINUE) if self.steps else self._begin()
         except StopIteration:
             return {"done": True}
-        except RessmoothError as error:
+        except Exception as error:
+            if not isinstance(error, RessmoothError) or isinstance(error, DeviceError):
+                raise RuntimeError(first_line(error)) from None  # the launcher reads the last line
             return {"done": True, "error": error}
         return {"epoch": epoch, "best": best}
 
@@ -232,7 +232,7 @@ class Worker(tune.Trainable):
             )
         self.store = self.store or Store(self.url)
         self.store.holder = self.holder  # whose runs it claims
-        self.steps = epochs(self.store, self.run_id, self.home)
+        self.steps = epochs(self.store, self.run_id, self.home, self.gpu_share)
         return next(self.steps)
 
 
@@ -334,7 +334,7 @@ def _reason(message: str) -> str:
         return "worker killed, possibly out of memory"
     if "The actor" in message:
         return "worker lost with its node"
-    return message.strip().splitlines()[-1]
+    return f"worker died: {message.split('RuntimeError: ')[-1].strip().splitlines()[-1]}"
 
 
 def _shut_down() -> None:

@@ -26,17 +26,19 @@ from ressmooth.engines import Decision
 from ressmooth.engines.forking import fork, forks_in
 from ressmooth.errors import (
     CheckpointError,
-    ConfigError,
     DataChanged,
+    DeviceError,
     RessmoothError,
     StaleAttempt,
     StorageError,
     StoreCorrupt,
     StoreUnreachable,
     StudyBusy,
+    first_line,
 )
 from ressmooth.plugins import restore
 from ressmooth.store import (
+    EARLIER,
     OUT_OF_MEMORY,
     Attempt,
     EpochRow,
@@ -45,16 +47,16 @@ from ressmooth.store import (
     Store,
     pruned_outcome,
 )
-from ressmooth.training import checkpoint
+from ressmooth.training import checkpoint, device
 from ressmooth.training.trainer import Trainer
 
 # What is loaded now stays: forked workers share its memory, and no process searches it for garbage
 # when it ends, which takes the fork server a second.
 gc.freeze()
 
-DRIVER = Path("/proc/driver/nvidia")
 NOT_ITS_FAULT = (
     DataChanged,
+    DeviceError,
     StaleAttempt,
     StorageError,
     StoreCorrupt,
@@ -67,9 +69,9 @@ Recorded = tuple[Epoch, float | None]  # an epoch, and the best value of the met
 Report = Callable[[Epoch, float | None], Decision]
 
 
-def execute(store: Store, run_id: int, home: Path, report: Report) -> State:
+def execute(store: Store, run_id: int, home: Path, report: Report, gpu_share: float = 1.0) -> State:
     """Train a run until it is finished or `report` decides otherwise. Return the run's state."""
-    steps = epochs(store, run_id, home)
+    steps = epochs(store, run_id, home, gpu_share)
     try:
         recorded = next(steps)
         while True:
@@ -78,16 +80,28 @@ def execute(store: Store, run_id: int, home: Path, report: Report) -> State:
         return State(end.value)
 
 
-def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Decision, State]:
+def epochs(
+    store: Store, run_id: int, home: Path, gpu_share: float = 1.0
+) -> Generator[Recorded, Decision, State]:
     """Train a run epoch by epoch. Yield each epoch once it is recorded. Return the run's state."""
+    try:
+        return (yield from _epochs(store, run_id, home, gpu_share))
+    finally:
+        device.free_memory()  # also while this worker is idle, others may need it
+
+
+def _epochs(
+    store: Store, run_id: int, home: Path, gpu_share: float
+) -> Generator[Recorded, Decision, State]:
     row, spec = store.run(run_id), store.spec_of(run_id)
     plugins = restore(spec.get("plugins", ()))
     config = parse(row.config, plugins)
     if config.device != "cpu":
-        check_gpu()
+        device.check_gpu(config.precision)
+        device.limit_memory(1.0 if row.needs_whole_gpu else gpu_share)
     directory = paths.run_directory(home, row.uid)
     paths.make_directory(directory)
-    attempt = store.claim(run_id, environment(config))
+    attempt = store.claim(run_id, environment(config, row))
     try:
         trainer = Trainer(config, home / "data", plugins)
         _check_data(store, attempt, trainer)
@@ -109,15 +123,17 @@ def epochs(store: Store, run_id: int, home: Path) -> Generator[Recorded, Decisio
         raise  # not the run's fault: it can be resumed
     except torch.AcceleratorError:
         raise  # this process has lost the device: another one retries
-    except torch.OutOfMemoryError:
-        if not row.needs_whole_gpu:
-            store.release_run(attempt, OUT_OF_MEMORY)
-            return State.WAITING
-        store.finish_run(attempt, State.FAILED, error=_out_of_memory(config))
-        return State.FAILED
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not plugins.place(error, innermost=True):
             raise  # Ray ends its workers so when their launcher is gone
+        if device.is_out_of_memory(error):
+            if not row.needs_whole_gpu:
+                store.release_run(attempt, OUT_OF_MEMORY)
+                return State.WAITING
+            store.finish_run(attempt, State.FAILED, error=_out_of_memory(config, error))
+            return State.FAILED
+        if not device.context_works():
+            raise  # as above
         store.finish_run(attempt, State.FAILED, error=_reason(error))
         return State.FAILED
 
@@ -208,10 +224,13 @@ def best_weights(trainer: Trainer) -> bytes:
     return encode_weights({name: w.contiguous() for name, w in trainer.best_weights.items()})
 
 
-def _out_of_memory(config: RunConfig) -> str:
+def _out_of_memory(config: RunConfig, error: BaseException) -> str:
+    is_certain = isinstance(error, torch.OutOfMemoryError)
+    what = OUT_OF_MEMORY if is_certain else f"{first_line(error)}: probably {OUT_OF_MEMORY}"
     return (
-        f"{OUT_OF_MEMORY} with batch_size = {config.batch_size}, also with the GPU to itself; "
-        'use a smaller batch_size, a smaller network, or precision = "bf16"'
+        f"{what} with batch_size = {config.batch_size}, also with the GPU to itself"
+        f"{device.memory_text()}; use a smaller batch_size, a smaller network, or "
+        'precision = "bf16"'
     )
 
 
@@ -225,31 +244,25 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, RessmoothError):
         return str(error)
     text = "".join(traceback.format_exception(error, limit=-4))
+    if "does not have a deterministic implementation" in text:
+        text += "or allow other bits each time: deterministic = false\n"
     if len(text) <= MAX_ERROR:
         return text
     return f"{text[: MAX_ERROR // 2]} ... {text[-MAX_ERROR // 2 :]}"
 
 
-def check_gpu() -> None:
-    """Refuse to train on a CPU in place of a GPU. torch sees no GPU if the driver is too old."""
-    assigned = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if assigned and DRIVER.exists() and not torch.cuda.is_available():
-        raise ConfigError(
-            f"CUDA_VISIBLE_DEVICES = {assigned}: there is a driver, but torch {torch.__version__} "
-            f"sees no GPU; is the driver new enough for CUDA {torch.version.cuda}? See nvidia-smi, "
-            "or train on CPUs: --set resources.gpus_per_run=0"
-        )
-
-
-def environment(config: RunConfig) -> dict[str, Any]:
+def environment(config: RunConfig, row: RunRow) -> dict[str, Any]:
     """Return the machine and the versions that a run is trained with."""
     cuda = config.device != "cpu" and torch.cuda.is_available()
+    name = torch.cuda.get_device_name() if cuda else "cpu"
+    earlier = row.devices if row.last_epoch else []
+    before = {EARLIER: ", ".join(earlier)} if {*earlier} - {name} else {}
     return {
         "host": platform.node(),
-        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "device": name,
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES") if cuda else None,
         "threads": config.threads or torch.get_num_threads(),
-        "versions": _versions(),
+        "versions": {**_versions(), **device.describe(config), **before},
         "git_commit": _git_commit(),
     }
 
@@ -274,7 +287,8 @@ def _git_commit() -> str | None:
 def rerun(store: Store, run: RunRow, stored: Sequence[EpochRow], home: Path) -> list[str]:
     """Train a complete run again. Return what differs from its stored curve, bit for bit."""
     plugins = restore(store.spec_of(run.id).get("plugins", ()))
-    trainer = Trainer(parse(run.config, plugins), home / "data", plugins)
+    same = {"device": "cpu"} if run.device == "cpu" else {}  # a GPU would give other bits
+    trainer = Trainer(parse({**run.config, **same}, plugins), home / "data", plugins)
     while trainer.train_epoch() is not None:
         pass
     # an earlier version may not have measured all

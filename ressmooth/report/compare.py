@@ -56,6 +56,7 @@ class ArmResult:
     measure: Measure  # of the study's metric
     named: str | None  # the arm that the study names as its reference
     asked: str | None  # the arm that --reference names instead
+    devices: tuple[str, ...] = ()  # that its runs were trained on
 
     @property
     def selecting_sample(self) -> Sample:
@@ -181,6 +182,7 @@ def _arm_result(
         measure=measure_of(selected),
         named=reference or study.spec.get("reference"),
         asked=reference,
+        devices=tuple(sorted({name for run in shown.runs for name in run.devices})),
     )
 
 

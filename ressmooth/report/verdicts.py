@@ -216,7 +216,24 @@ def notes(comparisons: Sequence[Comparison], *, against_paper: bool) -> list[str
         for line in lines
         if line.reference and (keys := other_differences(line.arm, line.reference))
     )
+    found += _device_notes(lines)
     return found + (_paper_notes(lines) if against_paper else [])
+
+
+def _device_notes(lines: Sequence[Line]) -> list[str]:
+    """Name the arms that changed their device, or were trained on another than their reference."""
+    changed = [
+        f"{line.arm.label} was trained on several devices: {', '.join(line.arm.devices)}."
+        for line in lines
+        if len(line.arm.devices) > 1
+    ]
+    other = [
+        f"{line.arm.label} was trained on {', '.join(line.arm.devices)}, {line.reference.label} on "
+        f"{', '.join(line.reference.devices)}."
+        for line in lines
+        if line.reference and {*line.arm.devices} != {*line.reference.devices}
+    ]
+    return list(dict.fromkeys([*changed, *other]))
 
 
 def _test_notes(lines: Sequence[Line]) -> list[str]:

@@ -22,7 +22,7 @@ def limit_answers() -> None:
         return response
 
     build_limited_response.is_limited = True  # type: ignore[attr-defined]
-    HTTPAdapter.build_response = build_limited_response  # type: ignore[method-assign]
+    HTTPAdapter.build_response = build_limited_response  # type: ignore[assignment, method-assign]
 
 
 def _limited(stream: Any) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ressmooth.errors import unknown
 
 HOLDOUT = 0.1  # share of the training set that validates under selection = "holdout"
+CPU = torch.device("cpu")
 PADDING = 4  # zero pixels around an image before it is cropped
 
 
@@ -128,16 +129,25 @@ class Batches:
     """Shuffled, augmented training batches. The last, incomplete one of an epoch is dropped."""
 
     def __init__(
-        self, train: Images, normalise: Normaliser, batch_size: int, augmentation: str, seed: int
+        self,
+        train: Images,
+        normalise: Normaliser,
+        batch_size: int,
+        augmentation: str,
+        seed: int,
+        device: torch.device = CPU,
     ) -> None:
         if augmentation not in ("none", "flip", "crop-flip"):
             raise unknown("augmentation", augmentation, ("none", "flip", "crop-flip"))
         self.batch_size = min(batch_size, len(train))
         self.normalise, self.augmentation, self.seed = normalise, augmentation, seed
-        self.labels = train.labels
         self.height, self.width = train.pixels.shape[1:3]
         p = self.padding = PADDING if augmentation == "crop-flip" else 0
-        self.pixels = F.pad(train.pixels, (0, 0, p, p, p, p))
+        # padded before it is moved, so that the device never holds the images twice
+        padded = F.pad(train.pixels, (0, 0, p, p, p, p)) if p else train.pixels.contiguous()
+        self.pixels, self.labels = padded.to(device), train.labels.to(device)
+        self.x = torch.arange(self.width, device=device)
+        self.y = torch.arange(self.height, device=device)[:, None] * (self.width + 2 * p)
 
     def __len__(self) -> int:
         return len(self.labels) // self.batch_size
@@ -146,10 +156,11 @@ class Batches:
         """Yield the batches of an epoch, which depend on the seed and its number alone."""
         generator = stream(self.seed, "epoch", epoch)
         order = torch.randperm(len(self.labels), generator=generator)
-        drawn = (order, *self._draw_crops(len(order), generator))
+        origin, step = self._draw_crops(len(order), generator)
+        drawn = order, order * self.pixels[0, ..., 0].numel() + origin, step
         parts = (torch.split(t.to(self.labels.device), self.batch_size) for t in drawn)
-        for index, origin, step in islice(zip(*parts, strict=True), len(self)):
-            yield self.normalise(self._crop(index, origin, step)), self.labels[index]
+        for index, first, step in islice(zip(*parts, strict=True), len(self)):
+            yield self.normalise(self._crop(index, first, step)), self.labels[index]
 
     def _draw_crops(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return each image's first pixel in its padded image, and the step to the next one."""
@@ -159,15 +170,15 @@ class Batches:
         origin = top * row + torch.where(flipped, left + self.width - 1, left)
         return origin, torch.where(flipped, -1, 1)
 
-    def _crop(self, index: Tensor, origin: Tensor, step: Tensor) -> Tensor:
-        """Crop and flip images by one gather. Masks would wait for the device."""
+    def _crop(self, index: Tensor, first: Tensor, step: Tensor) -> Tensor:
+        """Crop and flip images by one gather. Masks would wait for the device.
+
+        `first` is an image's first pixel among those of all images.
+        """
         if self.augmentation == "none":
             return self.pixels.index_select(0, index)
-        n, rows, row, channels = self.pixels.shape
-        y = torch.arange(self.height, device=index.device) * row
-        x = torch.arange(self.width, device=index.device)
-        first = index * (rows * row) + origin  # [B]
-        columns = first[:, None] + step[:, None] * x  # [B, W]
-        positions = columns[:, None, :] + y[:, None]  # [B, H, W]
-        pixels = self.pixels.view(n * rows * row, channels).index_select(0, positions.flatten())
+        channels = self.pixels.shape[-1]
+        columns = torch.addcmul(first[:, None], step[:, None], self.x)  # [B, W]
+        positions = columns[:, None, :] + self.y  # [B, H, W]
+        pixels = self.pixels.view(-1, channels).index_select(0, positions.flatten())
         return pixels.view(len(index), self.height, self.width, channels)

@@ -30,6 +30,7 @@ class Gpu:
     memory_used: float | None  # MiB
     utilization: float | None  # % of the last second, or less, in which a kernel ran
     power: float | None  # W
+    parts: tuple[str, ...] = ()  # UUIDs of its MIG instances, if it is divided into such
 
 
 def gpus() -> list[Gpu]:
@@ -41,10 +42,26 @@ def gpus() -> list[Gpu]:
         try:
             handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
             names = map(nvml.nvmlDeviceGetName, handles)
-            return [Gpu(i, name, *_read(nvml, handles[i])) for i, name in enumerate(names)]
+            return [
+                Gpu(i, name, *_read(nvml, handles[i]), _parts(nvml, handles[i]))
+                for i, name in enumerate(names)
+            ]
         finally:
             nvml.nvmlShutdown()
     return []
+
+
+def driver_version() -> str | None:
+    """Return the version of NVIDIA's driver, or None without a working one."""
+    with suppress(Exception):
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        try:
+            return str(nvml.nvmlSystemGetDriverVersion())
+        finally:
+            nvml.nvmlShutdown()
+    return None
 
 
 class Monitor:
@@ -89,6 +106,18 @@ class Monitor:
         usage["gpu_memory_mib"] = max(memory, default=None)
         usage["gpu_utilization_percent"] = fmean(utilization) if utilization else None
         usage["gpu_power_watts"] = fmean(power) if power else None
+
+
+def _parts(nvml: Any, handle: Any) -> tuple[str, ...]:
+    """Return the UUIDs of a GPU's MIG instances. CUDA numbers only the first one."""
+    found = []
+    with suppress(nvml.NVMLError):  # not supported
+        if nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
+            for i in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+                with suppress(nvml.NVMLError):  # fewer than there may be
+                    part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i)
+                    found.append(str(nvml.nvmlDeviceGetUUID(part)))
+    return tuple(found)
 
 
 def _read(nvml: Any, handle: Any) -> Reading:

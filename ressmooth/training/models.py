@@ -9,7 +9,8 @@
 Tests check these counts. `torchvision:NAME` and `timm:NAME` are networks of those libraries.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +20,23 @@ from torch import Tensor, nn
 from ressmooth.errors import ConfigError, did_you_mean, unknown
 
 IMAGENET_CLASSES = 1000  # of torchvision's weights
+
+
+@contextmanager
+def count_at_end(model: nn.Module, steps: int) -> Iterator[None]:
+    """Let layers that see every batch once count all `steps` at the end: a kernel, not one each."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
+    counts = [layer.num_batches_tracked for layer in layers]
+    for layer in layers:
+        layer.num_batches_tracked = None
+    try:
+        yield
+    finally:
+        for layer, number in zip(layers, counts, strict=True):
+            layer.num_batches_tracked = number
+    for number in counts:
+        assert number is not None
+        number.add_(steps)
 
 
 def build(name: str, *, num_classes: int, in_channels: int, weights: str = "none") -> nn.Module:

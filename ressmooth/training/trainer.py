@@ -8,8 +8,11 @@ augmentation are drawn from (seed, epoch), so there is no generator to save.
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,9 +22,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ressmooth.config import METRIC, Epoch, RunConfig, config_differences, values_of
-from ressmooth.errors import CheckpointError, ConfigError
+from ressmooth.errors import CheckpointError
 from ressmooth.plugins import NO_PLUGINS, Plugins
 from ressmooth.smoothing import SmoothingLoss
+from ressmooth.training import device as devices
 from ressmooth.training import losses, models
 from ressmooth.training.checkpoint import TrainerState
 from ressmooth.training.contracts import check_kind, check_tensor
@@ -82,7 +86,8 @@ class Trainer:
     ) -> None:
         """Prepare a run on `dataset`, or on the one that is in `data` or downloaded to it."""
         self.config, self.plugins = config, plugins
-        self.device = _device(config.device)
+        self.device = devices.find_device(config.device)
+        devices.set_up(self.device, config)
         is_split = self.device.type == "cpu" and config.model in SAME_BITS
         self.pass_size = CPU_PASS if is_split else EVALUATION_BATCH
         self.gpu = Monitor(gpu_uuid(self.device))
@@ -110,7 +115,7 @@ class Trainer:
     def _split(self, dataset: Dataset) -> None:
         c = self.config
         splits = split(dataset, fraction=c.fraction, selection=c.selection, seed=c.seed)
-        train = splits.train.to(self.device)
+        train = splits.train
         self.validation, self.test = splits.validation.to(self.device), splits.test
         self.normalise: Any
         self.batches: Any
@@ -118,8 +123,9 @@ class Trainer:
             self.normalise = StreamNormaliser(train, self.device)
             self.batches = self._stream(train, c.batch_size, c.augmentation)
         else:
-            self.normalise = Normaliser(train)
-            self.batches = Batches(train, self.normalise, c.batch_size, c.augmentation, c.seed)
+            self.normalise = Normaliser(train).to(self.device)
+            settings = self.normalise, c.batch_size, c.augmentation, c.seed
+            self.batches = Batches(train, *settings, self.device)
 
     def _stream(self, images: Streamed, batch_size: int, augmentation: str) -> StreamBatches:
         seed, workers = self.config.seed, self.config.loader_workers
@@ -227,15 +233,20 @@ class Trainer:
         self.loss.train()
         steps, epochs = len(self.batches), self.config.epochs
         progress = [(steps * (number - 1) + step) / (steps * epochs) for step in range(steps)]
-        sums = torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, correct, kappa
-        for now, (images, labels) in zip(progress, self.batches.epoch(number), strict=True):
-            logits, loss = self._step(images, labels, now)
-            # sums stay on the device, because reading them would wait for it at every step
-            sums[0] += loss
-            sums[1] += (logits.argmax(-1) == labels).sum()
-            if isinstance(self.loss, SmoothingLoss) and self.loss.diffusivity is not None:
-                sums[2] += self.loss.diffusivity.mean()
-        loss_sum, correct, kappa = sums.tolist()
+        # These stay on the device: reading them would wait for it, adding them up takes kernels.
+        loss_parts, hits, kappas = [], [], []
+        is_ours = self.config.model in models.MODELS
+        with models.count_at_end(self.model, steps) if is_ours else nullcontext():
+            for now, (images, labels) in zip(progress, self.batches.epoch(number), strict=True):
+                logits, loss = self._step(images, labels, now)
+                loss_parts.append(loss)
+                hits.append((logits.argmax(-1) == labels).sum())
+                if isinstance(self.loss, SmoothingLoss) and self.loss.diffusivity is not None:
+                    kappas.append(self.loss.diffusivity.mean())
+        series = [torch.stack(each).double() for each in (loss_parts, hits, kappas) if each]
+        # not sum(), which rounds differently from Python 3.12 on
+        loss_sum, correct, *rest = (reduce(add, each, 0.0) for each in torch.stack(series).tolist())
+        kappa = rest[0] if rest else 0.0
         scale = fmean(map(self.annealing, progress)) if self.annealing else 0.0
         samples = steps * self.batches.batch_size
         return loss_sum / steps, 100 * correct / samples, kappa / steps, scale
@@ -274,7 +285,9 @@ class Trainer:
 
     def _autocast(self) -> torch.autocast:
         dtype = torch.float16 if self.config.precision == "fp16" else torch.bfloat16
-        return torch.autocast(self.device.type, dtype, enabled=self.config.precision != "fp32")
+        return torch.autocast(
+            self.device.type, dtype, enabled=self.config.precision in ("bf16", "fp16")
+        )
 
     def _values(self, metric: str) -> list[float]:
         return values_of(self.curve, metric)
@@ -350,10 +363,3 @@ def _seed(seed: int, *purpose: object) -> None:
     number = stream(seed, *purpose).initial_seed()
     torch.manual_seed(number)
     seed_python(number)
-
-
-def _device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = 'cuda': torch sees no GPU here; use 'auto' or 'cpu'")
-    automatic = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(automatic if name == "auto" else name)

@@ -41,7 +41,17 @@ def test_with_a_fraction_workers_share_gpus_once_each_gpu_has_one(gpus_of_slots)
 def test_whole_gpus_are_never_shared(gpus_of_slots):
     named = ["GPU-a", "MIG-b"]
     assert gpus_of_slots(gpus_per_run=1, gpus=named) == [("GPU-a",), ("MIG-b",)]
-    assert gpus_of_slots(gpus_per_run=2, gpus=["0", "1", "2", "3", "4"]) == [("0", "1"), ("2", "3")]
+
+
+def test_more_than_one_gpu_for_a_run_is_refused(gpus_of_slots):
+    with pytest.raises(ConfigError, match="gpus_per_run = 2: a run trains on one GPU; use 1, a"):
+        gpus_of_slots(gpus_per_run=2, gpus=["0", "1"])
+
+
+def test_the_parts_of_a_divided_gpu_are_places(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    Nvml(1).install(monkeypatch).parts = ("MIG-a", "MIG-b")
+    assert visible_gpus() == ["MIG-a", "MIG-b"]
 
 
 def test_auto_is_a_gpu_for_each_run_or_the_cpu(gpus_of_slots):
@@ -52,7 +62,7 @@ def test_auto_is_a_gpu_for_each_run_or_the_cpu(gpus_of_slots):
 
 @pytest.mark.parametrize(
     "given, gpus, expected",
-    [("auto", 4.0, 1), ("auto", 0, 0), (0, 4, 0), (0.25, 0, 0.25), (2.0, 1, 2)],
+    [("auto", 4.0, 1), ("auto", 0, 0), (0, 4, 0), (0.25, 0, 0.25)],
 )
 def test_only_auto_depends_on_what_is_there(given, gpus, expected):
     assert gpus_per_run(Resources(gpus_per_run=given), gpus) == expected
@@ -126,7 +136,6 @@ def test_gpus_are_those_that_a_process_can_use(
         (8, 2, 1, 0.5, 4),
         (3, 2, 1, 0.5, 3),  # limited by the CPUs
         (16, 4, 1, 0.3, 12),  # three on each GPU, not thirteen on four
-        (8, 5, 1, 2, 2),
         (0, 2, 1, 0.5, 0),
         (8, 0, 1, 0.5, 0),
         (8, 2, 3, 0, 2),

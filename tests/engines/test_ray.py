@@ -234,9 +234,9 @@ def test_without_gpus_in_the_cluster_auto_is_the_cpu(ray_cluster, study, tmp_pat
 @pytest.mark.slow
 def test_a_run_that_fits_no_node_is_refused(cluster, study, tmp_path):
     home = tmp_path / "home"
-    done = launch(study, home, "--engine", "ray", "--set", "resources.gpus_per_run=2")
+    done = launch(study, home, "--engine", "ray", "--set", "resources.cpus_per_run=900")
     assert done.returncode == 2
-    assert "gpus_per_run = 2" in done.stderr and "2 GPUs" in done.stderr
+    assert "cpus_per_run = 900" in done.stderr and "2 GPUs" in done.stderr
     assert "Traceback" not in done.stderr and not home.exists()
 
 

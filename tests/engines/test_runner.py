@@ -9,8 +9,9 @@ import torch
 from helpers import specs
 
 from ressmooth.engines import Decision, runner
-from ressmooth.errors import ConfigError, StaleAttempt
+from ressmooth.errors import DeviceError, StaleAttempt
 from ressmooth.search.planner import Planner
+from ressmooth.training import device
 from ressmooth.training.checkpoint import sha256
 from ressmooth.training.measures import Measures
 from ressmooth.training.trainer import Trainer
@@ -182,6 +183,57 @@ def test_a_run_out_of_gpu_memory_is_retried_once_with_the_gpu_to_itself(
     assert row.error.startswith("CUDA out of memory with batch_size = 64, also with the GPU to")
 
 
+@pytest.mark.parametrize("library", ["CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_INTERNAL_ERROR"])
+def test_a_failure_of_cublas_or_cudnn_is_retried_as_one_of_memory(
+    store, waiting, tmp_path, monkeypatch, library
+):
+    def fail(self):
+        raise RuntimeError(f"CUDA error: {library} when calling `create(handle)`\nmore")
+
+    run_id = waiting(batch_size=64)
+    monkeypatch.setattr(Trainer, "train_epoch", fail)
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "waiting"
+    assert store.run(run_id).needs_whole_gpu
+    assert runner.execute(store, run_id, tmp_path, always_continue) == "failed"
+    error = store.run(run_id).error
+    assert error.startswith(f"RuntimeError: CUDA error: {library} when calling `create(handle)`: ")
+    assert "probably CUDA out of memory with batch_size = 64" in error
+
+
+def test_a_run_whose_process_has_lost_the_gpu_is_left_to_another(
+    store, waiting, tmp_path, monkeypatch
+):
+    def fail(self):
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED")
+
+    run_id = waiting()
+    monkeypatch.setattr(Trainer, "train_epoch", fail)
+    monkeypatch.setattr(device, "context_works", lambda: False)
+    with pytest.raises(RuntimeError, match="EXECUTION_FAILED"):
+        runner.execute(store, run_id, tmp_path, always_continue)
+    assert store.run(run_id).state == "running"  # until the launcher notices
+
+
+def test_a_run_that_changes_its_device_says_so(store, waiting, tmp_path, monkeypatch):
+    run_id = waiting()
+    environment = runner.environment
+    on_gpu = lambda *args: {**environment(*args), "device": "NVIDIA A100"}  # noqa: E731
+    monkeypatch.setattr(runner, "environment", on_gpu)
+    runner.execute(store, run_id, tmp_path, stop_at(1))
+    assert store.run(run_id).devices == ["NVIDIA A100"]
+    monkeypatch.setattr(runner, "environment", environment)
+    for epoch in (2, 3):
+        runner.execute(store, run_id, tmp_path, stop_at(epoch))
+        assert store.run(run_id).devices == ["NVIDIA A100", "cpu"]
+
+
+def test_a_run_of_a_cpu_is_trained_again_on_the_cpu(store, waiting, tmp_path, monkeypatch):
+    run_id = waiting(device="auto")
+    runner.execute(store, run_id, tmp_path, always_continue)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert runner.rerun(store, store.run(run_id), store.curve(run_id), tmp_path) == []
+
+
 def test_a_retry_with_the_gpu_to_itself_ends_as_any_run(store, waiting, tmp_path, monkeypatch):
     run_id = waiting()
     store.release_run(store.claim(run_id, {}), "CUDA out of memory")
@@ -205,9 +257,9 @@ def test_a_run_on_a_gpu_does_not_fall_back_to_the_cpu(store, waiting, tmp_path, 
     """If the driver is too old, Ray and nvidia-smi see the GPU, but torch does not."""
     run_id = waiting(device="auto")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(runner, "DRIVER", tmp_path)
+    monkeypatch.setattr(device, "DRIVER", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="is the driver new enough for CUDA"):
+    with pytest.raises(DeviceError, match="is the driver new enough for CUDA"):
         runner.execute(store, run_id, tmp_path, always_continue)
     assert store.run(run_id).state == "waiting"
 

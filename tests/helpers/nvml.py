@@ -15,7 +15,8 @@ class Nvml(ModuleType):
     after the other; the last ones stay. None raises, as NVML does where it cannot tell.
     """
 
-    NVMLError = NVMLError
+    NVMLError, NVML_DEVICE_MIG_ENABLE = NVMLError, 1
+    parts = ()  # UUIDs of MIG instances of each GPU
 
     def __init__(self, gpus=1, readings=((3 * 2**30, 50, 100_000),), error=None):
         super().__init__("pynvml")
@@ -48,6 +49,25 @@ class Nvml(ModuleType):
 
     def nvmlDeviceGetName(self, handle):
         return f"GeForce {handle}"
+
+    def nvmlSystemGetDriverVersion(self):
+        return "580.95.05"
+
+    def nvmlDeviceGetMigMode(self, handle):
+        if not self.parts:
+            raise NVMLError("Not Supported")
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle):
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, index):
+        if index >= len(self.parts):
+            raise NVMLError("Not Found")
+        return self.parts[index]
+
+    def nvmlDeviceGetUUID(self, handle):
+        return handle
 
     def nvmlDeviceGetMemoryInfo(self, handle):
         return SimpleNamespace(total=8 * 2**30, used=self._next(0, handle))

@@ -100,3 +100,15 @@ def test_a_cpu_does_not_even_load_the_module():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "{} set()\n", done.stderr
+
+
+def test_the_drivers_version_is_known(monkeypatch):
+    Nvml().install(monkeypatch)
+    assert gpu.driver_version() == "580.95.05"
+    BROKEN.install(monkeypatch)
+    assert gpu.driver_version() is None
+
+
+def test_a_divided_gpu_names_its_parts(monkeypatch):
+    Nvml().install(monkeypatch).parts = ("MIG-a", "MIG-b")
+    assert gpus()[0].parts == ("MIG-a", "MIG-b")
