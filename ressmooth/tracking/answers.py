@@ -2,27 +2,42 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 MAX_BYTES = 64 * 2**20
 MAX_SECONDS = 120.0
+LIMITED: ContextVar[bool] = ContextVar("limited", default=False)
 
 
-def limit_answers() -> None:
-    """Make `requests`, which MLflow's client uses, give up answers that are too long."""
+@contextmanager
+def limited_answers() -> Iterator[None]:
+    """Give up answers that are too long, within this context only: others use `requests` too."""
+    _install()
+    token = LIMITED.set(True)
+    try:
+        yield
+    finally:
+        LIMITED.reset(token)
+
+
+def _install() -> None:
+    """Let `requests`, which MLflow's client uses, ask whether an answer is limited."""
     from requests.adapters import HTTPAdapter
 
     build_response = HTTPAdapter.build_response
-    if getattr(build_response, "is_limited", False):
+    if getattr(build_response, "may_limit", False):
         return
 
-    def build_limited_response(self: HTTPAdapter, request: Any, answer: Any) -> Any:
+    def build(self: HTTPAdapter, request: Any, answer: Any) -> Any:
         response = build_response(self, request, answer)
-        response.raw.stream = _limited(response.raw.stream)
+        if LIMITED.get():
+            response.raw.stream = _limited(response.raw.stream)
         return response
 
-    build_limited_response.is_limited = True  # type: ignore[attr-defined]
-    HTTPAdapter.build_response = build_limited_response  # type: ignore[assignment, method-assign]
+    build.may_limit = True  # type: ignore[attr-defined]
+    HTTPAdapter.build_response = build  # type: ignore[assignment, method-assign]
 
 
 def _limited(stream: Any) -> Any:

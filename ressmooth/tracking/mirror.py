@@ -22,7 +22,7 @@ from ressmooth.report.compare import compare_studies
 from ressmooth.spec import read_stored
 from ressmooth.store import EpochRow, Event, OutboxRow, RunRow, State, Store, StudyRow, TrialRow
 from ressmooth.tracking import STUDY_TAG, artifacts, experiments, view
-from ressmooth.tracking.answers import limit_answers
+from ressmooth.tracking.answers import limited_answers
 from ressmooth.tracking.artifacts import MetricPoint, milliseconds
 from ressmooth.tracking.server import redact
 
@@ -92,7 +92,6 @@ class Mirror:
             os.environ.setdefault(key, value)
         from mlflow import MlflowClient
 
-        limit_answers()
         for noisy in ("mlflow", "alembic", "urllib3.connectionpool"):
             logging.getLogger(noisy).setLevel(logging.ERROR)
         with self._lock():
@@ -292,7 +291,8 @@ class Mirror:
         """Raise any error of MLflow as a TrackingError, or as Rejected if `may_reject`."""
         try:
             _ = self.client  # created here, because that takes the lock, which is not reentrant
-            yield
+            with limited_answers():
+                yield
         except RessmoothError:
             raise
         except Exception as error:

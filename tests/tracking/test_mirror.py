@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import requests
 from click.testing import CliRunner
 from helpers import specs
 from helpers.records import (
@@ -554,6 +555,14 @@ def test_an_answer_without_an_end_is_given_up(store, home, monkeypatch):
     with endless() as address, pytest.raises(TrackingError, match="more than 1 MiB"):
         sync(store, home, f"http://{address}")
     assert store.count_pending(study_id) == pending
+
+
+def test_what_others_ask_for_is_not_limited(home, monkeypatch):
+    monkeypatch.setattr(answers, "MAX_BYTES", 2**10)
+    with answers.limited_answers():
+        pass
+    with endless() as address, requests.get(f"http://{address}", stream=True) as answer:
+        assert len(next(answer.iter_content(2**16))) == 2**16
 
 
 def test_the_runs_of_a_large_study_are_read_page_by_page(store, home, monkeypatch):
