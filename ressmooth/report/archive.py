@@ -26,8 +26,7 @@ from ressmooth import __version__
 from ressmooth.config import parse
 from ressmooth.errors import ConfigError, SchemaError, StoreCorrupt
 from ressmooth.paths import WEIGHTS, run_directory
-from ressmooth.report.page import Report, write
-from ressmooth.search.planner import aggregate
+from ressmooth.search.steps import aggregate
 from ressmooth.spec import StudySpec, read_stored
 from ressmooth.store import ArchivedStudy, Imported, Store
 from ressmooth.store.migrations import HEAD
@@ -75,6 +74,8 @@ def _add(file: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def _members(store: Store, name: str, home: Path, weights: bool) -> Iterator[tuple[str, bytes]]:
+    from ressmooth.report.page import Report, write  # loads matplotlib, which an import needs not
+
     archived = store.archived(name)
     assert archived is not None
     yield "study.json", ROWS.dump_json(archived)

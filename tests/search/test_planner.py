@@ -11,7 +11,8 @@ from helpers.large import fill, large_spec, statements
 from helpers.planning import ENVIRONMENT, drain, finish
 
 from ressmooth.errors import StaleAttempt
-from ressmooth.search.planner import AddRuns, Finish, Planner, next_step
+from ressmooth.search.planner import Planner
+from ressmooth.search.steps import AddRuns, Finish, next_step
 from ressmooth.store import RunRow, State, open_store, queries
 
 ARMS = {"sgd": {"method": "mse"}, "laplace": {"b": {"grid": [0.1, 0.3]}}}
