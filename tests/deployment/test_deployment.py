@@ -729,6 +729,13 @@ def test_a_backup_brings_back_what_was_wiped(deployment):
     assert deployment.query("SELECT count(*) FROM run") == ["0"]
     deployment.compose("stop", "scheduler", "mlflow", "ray-head", "ray-worker")
     restored = ["run", "--rm", "-T", "--no-deps", "--entrypoint", "restore", "backup"]
+    early = deployment.directory / "backups" / "early"  # from before there were artifacts
+    early.mkdir()
+    early.chmod(0o777)
+    deployment.environment["RESSMOOTH_BACKUPS"] = str(early)
+    first = deployment.compose("run", "--rm", "-T", "backup", "once").stdout.split()[-1]
+    assert deployment.compose(*restored, first).stdout.endswith(f"restored: {first}\n")
+    del deployment.environment["RESSMOOTH_BACKUPS"]
     refused = deployment.compose(*restored, "yesterday", check=False)
     assert refused.returncode == 2 and stamp in refused.stderr
     assert deployment.compose(*restored, stamp).stdout.endswith(f"restored: {stamp}\n")
