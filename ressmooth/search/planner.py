@@ -127,12 +127,15 @@ class Planner:
                 seen.add(run.id)
                 if not awaits_prefix(run, training, reached):
                     yield run
-            if self.spec.search.sampler != "grid" or self.out_of_time or len(seen) >= LOOK_AHEAD:
-                return
-            proposal = self.sampler.ask()
+            proposal = self.sampler.ask() if self._may_look_ahead(len(seen)) else None
             if proposal is None:
                 return
             self._add(proposal)
+
+    def _may_look_ahead(self, waiting: int) -> bool:
+        """Tell whether trials may be added early: no result or time budget decides on them."""
+        search = self.spec.search
+        return search.sampler == "grid" and search.hours is None and waiting < LOOK_AHEAD
 
     def _add(self, proposal: Proposal) -> None:
         """Record a proposed trial. A pruner sees its first seed before the others are added."""

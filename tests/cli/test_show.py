@@ -25,6 +25,12 @@ def test_show_lists_every_run_and_why_one_failed(home):
     assert "2/2" in output and "accuracy in %" in output
 
 
+def test_show_draws_the_tree_of_runs(home):
+    output = run("show", "tiny", "--tree", home=home).output
+    assert output.startswith("run 1, sgd seed 0: epochs 1 to 2 of 2\nrun 2, bad seed 0: ")
+    assert "No run continues the prefix of another." in output
+
+
 def test_show_names_the_owner(tmp_path):
     store = open_store(default_url(tmp_path))
     store.submit(specs.study({"sgd": {"method": "mse"}}, name="owned"), "anna\x1b[2J@lab", None)

@@ -94,7 +94,9 @@ def test_checkpoints_of_ended_runs_go_and_weights_stay(home, store):
     assert again.exit_code == 0 and again.output == f"nothing to free in {home}\n"
 
 
-@pytest.mark.parametrize("name", ["epoch-000001.corrupt", "epoch-000001.pt.0a1b2c3d.tmp"])
+@pytest.mark.parametrize(
+    "name", ["epoch-000001.corrupt", "epoch-000001.pt.0a1b2c3d.tmp", "fork-000001.pt"]
+)
 def test_what_checkpoints_leave_goes_too(home, store, name):
     uid = records.runs_of(store, store.study("old").id)[0].uid
     write(home / "runs" / uid / name)

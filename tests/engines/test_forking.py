@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from helpers import specs
+from helpers.launch import query, wait_for
 
 from ressmooth import paths
 from ressmooth.engines import Decision, runner
@@ -213,3 +214,58 @@ def test_a_sampled_weight_decay_keeps_no_checkpoints(sqlite_store, tmp_path):
     planner = Planner(sqlite_store, sqlite_store.open_study(spec), spec)
     train_all(planner, tmp_path)
     assert not list(tmp_path.glob("runs/*/fork-*"))
+
+
+SHARED = """
+name = "shared"
+dataset = "digits"
+fraction = 0.1
+epochs = 8
+cutoff = 1e-3
+resources = { retries = 100 }
+[arms.sgd]
+method = "mse"
+[arms.laplace]
+method = "smoothing"
+b = { grid = [0.1, 0.5] }
+"""
+FORKS = "SELECT id, forked_from, forked_at FROM run ORDER BY id"
+
+
+@pytest.fixture
+def shared(tmp_path):
+    (tmp_path / "shared.toml").write_text(SHARED)
+    return tmp_path / "shared.toml"
+
+
+def assert_all_as_if_alone(home):
+    with closing(open_store(f"sqlite:///{home}/results.db")) as store:
+        (study,) = store.studies()
+        runs = [run for trial in store.trials(study.id) for run in trial.runs]
+        assert {run.state for run in runs} == {"complete"} and len(runs) == 3
+        for run in runs:
+            assert_as_if_alone(store, run, home)
+
+
+@pytest.mark.slow
+def test_on_both_engines_every_row_and_weight_is_that_of_a_run_trained_alone(
+    engine, shared, tmp_path
+):
+    done = engine.launch(shared, tmp_path, "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert query(tmp_path, FORKS) == [(1, None, None), (2, 1, 5), (3, 1, 3)]
+    assert_all_as_if_alone(tmp_path)
+    assert not list(tmp_path.glob("runs/*/fork-*"))  # nobody needs them any more
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [12, 14])  # while the second run copies its prefix, and after
+def test_killed_workers_of_both_engines_change_nothing(engine, shared, tmp_path, epochs):
+    launcher = engine.start(shared, tmp_path, "--workers", "1", "--quiet")
+    count = "SELECT count(*) FROM epoch"
+    wait_for(lambda: (tmp_path / "results.db").exists())
+    wait_for(lambda: launcher.poll() is not None or query(tmp_path, count)[0][0] >= epochs)
+    for worker in engine.workers(launcher):
+        worker.kill()
+    assert launcher.wait(120) == 0, launcher.stderr.read()
+    assert_all_as_if_alone(tmp_path)

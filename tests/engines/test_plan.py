@@ -68,3 +68,22 @@ def test_a_race_is_planned_from_its_fewest_to_its_most_runs(tmp_path):
     assert counts(spec, tmp_path) == "at least 12 runs in about 12 rounds"
     text = plan(spec, LocalEngine(spec.resources, 1), tmp_path, None, "")
     assert "Seeds race: 12 to 21 runs." in text
+
+
+@pytest.mark.parametrize(
+    ("cutoff", "says"),
+    [
+        (1e-3, "cutoff: 36 of 60 epochs are trained (60 %)."),
+        (0.0, "In a new study, --set cutoff=0.001 would leave 36 of 60 epochs (60 %): "),
+    ],
+)
+def test_the_plan_says_what_shared_prefixes_save_or_would_save(tmp_path, cutoff, says):
+    arms = {"sgd": {"method": "mse"}, "smooth": {"b": {"grid": [0.1, 0.1001]}}}
+    spec = specs.study(arms, epochs=10, seeds=2, cutoff=cutoff)
+    text = plan(spec, LocalEngine(spec.resources, 1), tmp_path, None, "")
+    assert says in " ".join(text.split())
+
+
+def test_the_plan_says_nothing_about_prefixes_if_there_are_none(tmp_path):
+    spec = searched(2)
+    assert "cutoff" not in plan(spec, LocalEngine(spec.resources, 1), tmp_path, None, "")

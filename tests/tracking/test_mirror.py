@@ -30,7 +30,7 @@ from ressmooth.cli import main
 from ressmooth.errors import ConfigError, StorageError, TrackingError
 from ressmooth.paths import report_directory
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
-from ressmooth.store import default_url, open_store
+from ressmooth.store import Donor, default_url, open_store
 from ressmooth.tracking import answers, mirror, view
 from ressmooth.tracking.mirror import Mirror
 from ressmooth.tracking.relay import Relay, deliver_pending, sync
@@ -340,6 +340,22 @@ def test_epochs_arrive_as_they_are_recorded(store, home, uri):
         run = seen.run(row)
         assert run.info.status == "RUNNING"
         assert [m.step for m in seen.history(run, "lr")] == list(range(1, number + 1))
+
+
+def test_a_run_says_whose_prefix_it_continues_and_shows_its_whole_curve(store, home):
+    study_id = open_study(store, "forked", {"sgd": ARMS["sgd"]}, seeds=2)
+    donor, row = runs_of(store, study_id)
+    attempt = store.claim(row.id, ENVIRONMENT)
+    store.record_fork(attempt, Donor(donor.id, donor.uid, 2, "ab"))
+    for number in (1, 2, 3):
+        store.record_epoch(attempt, epoch(number), None)
+    uri = tracking_uri(home)
+    deliver_pending(store, Mirror(uri, home), study_id)
+    seen = Seen(uri, "forked")
+    run = seen.run(row)
+    assert run.data.tags["forked_from"] == str(donor.id)
+    assert run.data.tags["forked_at_epoch"] == "2"
+    assert [m.step for m in seen.history(run, "lr")] == [1, 2, 3]
 
 
 def test_many_epochs_are_sent_in_batches(store, home):
