@@ -1,10 +1,13 @@
-"""Limit what a server may answer, so that a broken one costs neither memory nor time."""
+"""Read the errors of a server, and limit its answers: a broken one costs no memory and time."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+
+from ressmooth.tracking.server import redact
 
 MAX_BYTES = 64 * 2**20
 MAX_SECONDS = 120.0
@@ -56,3 +59,28 @@ def _limited(stream: Any) -> Any:
             yield part
 
     return read
+
+
+def http_status(error: Exception) -> int | None:
+    from mlflow.exceptions import MlflowException
+
+    response = getattr(error, "response", None)  # of an upload
+    if response is not None:
+        return int(response.status_code)
+    if not isinstance(error, MlflowException):
+        return None
+    # MLflow reports some client errors, such as 413, as a 500 with the real code in the message
+    found = re.search(r"failed with error code (\d{3})", str(error))
+    return int(found[1] if found else error.get_http_status_code())
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the first error of a chain. Its message is the shortest: connection refused."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def one_line(error: BaseException, uri: str) -> str:
+    text = redact(str(error) or type(error).__name__, uri)
+    return " ".join(text.split())[:300]

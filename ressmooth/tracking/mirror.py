@@ -7,7 +7,6 @@ values and times are read from the Store. mlflow is imported only when it is nee
 import fcntl
 import logging
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -22,7 +21,7 @@ from ressmooth.report.compare import compare_studies
 from ressmooth.spec import read_stored
 from ressmooth.store import EpochRow, Event, OutboxRow, RunRow, State, Store, StudyRow, TrialRow
 from ressmooth.tracking import STUDY_TAG, artifacts, experiments, view
-from ressmooth.tracking.answers import limited_answers
+from ressmooth.tracking.answers import http_status, innermost, limited_answers, one_line
 from ressmooth.tracking.artifacts import MetricPoint, milliseconds
 from ressmooth.tracking.server import redact
 
@@ -298,13 +297,13 @@ class Mirror:
         except Exception as error:
             for ids in (self.experiments, self.parents, self.runs, self.curves):
                 ids.clear()  # somebody may have deleted what they refer to
-            status = _http_status(error)
+            status = http_status(error)
             # `from None`, because the cause may contain a password
             is_permanent = status in range(400, 500) and status not in RETRYABLE
             if may_reject and is_permanent:
-                raise Rejected(_one_line(error, self.uri)) from None
-            cause = error if status and status < 500 else _innermost(error)
-            message = f"MLflow at {redact(self.uri, self.uri)}: {_one_line(cause, self.uri)}"
+                raise Rejected(one_line(error, self.uri)) from None
+            cause = error if status and status < 500 else innermost(error)
+            message = f"MLflow at {redact(self.uri, self.uri)}: {one_line(cause, self.uri)}"
             raise TrackingError(message) from None
 
     @contextmanager
@@ -325,28 +324,3 @@ def group_by_subject(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
         return row.run_id is None, row.study_id, row.run_id or 0, row.kind
 
     return [list(group) for _, group in groupby(sorted(rows, key=subject), subject)]
-
-
-def _http_status(error: Exception) -> int | None:
-    from mlflow.exceptions import MlflowException
-
-    response = getattr(error, "response", None)  # of an upload
-    if response is not None:
-        return int(response.status_code)
-    if not isinstance(error, MlflowException):
-        return None
-    # MLflow reports some client errors, such as 413, as a 500 with the real code in the message
-    found = re.search(r"failed with error code (\d{3})", str(error))
-    return int(found[1] if found else error.get_http_status_code())
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """Return the first error of a chain. Its message is the shortest: connection refused."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return error
-
-
-def _one_line(error: BaseException, uri: str) -> str:
-    text = redact(str(error) or type(error).__name__, uri)
-    return " ".join(text.split())[:300]

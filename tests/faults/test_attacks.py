@@ -1,6 +1,7 @@
 """Attacks on whole studies: limits of the system, PostgreSQL that refuses, planted files.
 
 Each study must end as an undisturbed one, or stop with an exit code and resume to the same rows.
+The chaos tier has those that take longer.
 """
 
 import os
@@ -34,7 +35,6 @@ from ressmooth.store import open_store
 
 ASSETS = Path(__file__).parent.parent / "store" / "assets"
 NO_MLFLOW = {**os.environ, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
-pytestmark = pytest.mark.slow
 
 
 def start(file, home, environment=NO_MLFLOW, **options):
@@ -50,6 +50,7 @@ def resumes(study, home, calm):
     return [query(home, sql) for sql in (RESULTS, CURVES)] == calm
 
 
+@pytest.mark.chaos
 def test_a_home_that_has_become_read_only(small_disk, study, calm):
     """As after a crash on a disk with errors."""
     home = small_disk / "home"
@@ -68,6 +69,7 @@ def test_a_home_that_has_become_read_only(small_disk, study, calm):
     assert resumes(study, home, calm)
 
 
+@pytest.mark.slow
 def test_few_open_files(study, tmp_path, calm):
 
     def set_limit():
@@ -79,6 +81,7 @@ def test_few_open_files(study, tmp_path, calm):
     assert [query(tmp_path, sql) for sql in (RESULTS, CURVES)] == calm
 
 
+@pytest.mark.chaos
 def test_too_little_address_space_is_an_error_and_loses_nothing(study, tmp_path, calm):
     """As with `ulimit -v`: torch cannot be loaded."""
 
@@ -150,6 +153,7 @@ def attacked(url, attack):
     thread.join()
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("attack", [cut_connections, fill_connections, fail_over, limit_statements])
 def test_a_study_outlives_a_postgresql_that_refuses(own_postgres, study, tmp_path, calm, attack):
     url = own_postgres.get_uri()
@@ -177,6 +181,7 @@ class Planted:
         return os.mkdir, (self.marker,)
 
 
+@pytest.mark.slow
 def test_planted_pickles_are_never_executed(study, tmp_path, calm):
     """In place of checkpoints, which have a hash, and of decoded data, which has none."""
     study.write_text(TINY.format(epochs=EPOCHS))
@@ -213,6 +218,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.slow
 def test_every_command_beside_a_running_launcher_leaves_it_alone(study, tmp_path, calm):
     launcher = start(study, tmp_path)
     epochs_recorded(tmp_path, 2)
@@ -229,6 +235,7 @@ def test_every_command_beside_a_running_launcher_leaves_it_alone(study, tmp_path
     assert [query(tmp_path, sql) for sql in (RESULTS, CURVES)] == calm
 
 
+@pytest.mark.chaos
 def test_a_study_without_room_for_a_commit_of_sqlite(small_disk, study, calm):
     """The pages run out inside a commit, again and again, at random places."""
     home, chance = small_disk / "home", random.Random(0)
@@ -247,6 +254,7 @@ def test_a_study_without_room_for_a_commit_of_sqlite(small_disk, study, calm):
     assert resumes(study, home, calm)
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_an_upgrade_changes_nothing_or_everything(tmp_path):
     old = ASSETS / "store_0001.db"
     home, chance = tmp_path / "home", random.Random(0)

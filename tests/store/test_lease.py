@@ -42,7 +42,7 @@ def holder_of(process):
 def age_heartbeat(store, seconds, table="study"):
     """Move the last heartbeat into the past."""
     ago = {
-        "sqlite": f"strftime('%Y-%m-%d %H:%M:%f000', 'now', '-{seconds} seconds')",
+        "sqlite": f"strftime('%Y-%m-%d %H:%M:%f000', 'now', '{-seconds:+d} seconds')",
         "postgresql": f"now() - interval '{seconds} seconds'",
     }[store.database.engine.dialect.name]
     with store.database.engine.begin() as connection:

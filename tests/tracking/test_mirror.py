@@ -588,7 +588,7 @@ def test_the_runs_of_a_large_study_are_read_page_by_page(store, home, monkeypatc
     sync(store, home, tracking_uri(home))
     seen = Seen(tracking_uri(home), "pages")
     tagged = [seen.run(run).data.tags.get(view.COMPARED_TAG) for run in runs_of(store, study_id)]
-    assert {*tagged} == {"yes", "no"}
+    assert tagged.count("yes") == 4 and tagged.count(None) == 2
 
 
 def test_finish_does_not_wait_for_a_server_that_hangs(store, home, monkeypatch):
