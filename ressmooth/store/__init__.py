@@ -10,7 +10,6 @@ from ressmooth.store.placing import Placing, RaceResult
 from ressmooth.store.queries import Queries
 from ressmooth.store.queue import QueueQueries
 from ressmooth.store.rows import (
-    EARLIER,
     OUT_OF_MEMORY,
     Attempt,
     EpochRow,
@@ -40,7 +39,6 @@ from ressmooth.store.studies import Studies, check_same_spec, unknown_study
 from ressmooth.store.submissions import Submissions
 
 __all__ = [
-    "EARLIER",
     "OUT_OF_MEMORY",
     "Attempt",
     "EpochRow",

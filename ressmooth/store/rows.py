@@ -13,7 +13,6 @@ import psutil  # type: ignore[import-untyped]
 from ressmooth.config import Epoch
 
 OUT_OF_MEMORY = "CUDA out of memory"
-EARLIER = "earlier devices"  # in the versions of a run that has changed its device
 
 # Adjusting the system clock shifts a process's start time a little. A reused pid differs by more.
 SAME_START = 10.0  # seconds
@@ -262,13 +261,6 @@ class RunRow:
     def needs_whole_gpu(self) -> bool:
         """Tell whether the last attempt ran out of GPU memory. The next one has it to itself."""
         return self.error == OUT_OF_MEMORY and not self.state.is_terminal
-
-    @property
-    def devices(self) -> list[str]:
-        """Return the devices that the run was trained on, in order."""
-        before = (self.versions or {}).get(EARLIER)
-        found = [*(before.split(", ") if before else []), *([self.device] if self.device else [])]
-        return list(dict.fromkeys(found))
 
     def result(self, metric: str, statistic: str) -> float | None:
         """Return a metric of the best epoch (max), over the last tenth (mean), or tested (test)."""
