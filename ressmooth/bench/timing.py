@@ -12,6 +12,9 @@ from statistics import median
 
 import torch
 
+from ressmooth.config import parse
+from ressmooth.training.device import describe, find_device
+
 Work = Callable[[], object]
 
 
@@ -36,8 +39,7 @@ class Bench:
     def __init__(self, quick: bool, device: str) -> None:
         self.rounds = 3 if quick else 9
         self.quick = quick
-        automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(automatic if device == "auto" else device)
+        self.device = find_device(device)
         self.rows: list[Row] = []
 
     def seconds(self, work: Work, calls: int = 1) -> float:
@@ -84,10 +86,18 @@ class Bench:
         return max(1, round((0.02 if self.quick else 0.1) / max(self.seconds(work), 1e-6)))
 
 
-def as_table(rows: list[Row]) -> str:
+def machine(device: str) -> dict[str, str]:
+    """Return what the rows depend on, by name."""
+    found = {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
+    if find_device(device).type == "cuda":
+        found |= {"GPU": torch.cuda.get_device_name(), **describe(parse({}))}
+    return found
+
+
+def as_table(rows: list[Row], device: str = "cpu") -> str:
     from ressmooth.report.sheet import Sheet, as_text
 
-    title = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+    title = ", ".join(f"{name} {value}" for name, value in machine(device).items())
     cells = [
         [
             row.goal,
@@ -103,7 +113,6 @@ def as_table(rows: list[Row]) -> str:
     return as_text(Sheet(title, head, cells, details=(1,)))
 
 
-def as_json(rows: list[Row]) -> str:
+def as_json(rows: list[Row], device: str = "cpu") -> str:
     table = [{**asdict(row), "holds": row.holds} for row in rows]
-    machine = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    return json.dumps({**machine, "rows": table}, indent=2)
+    return json.dumps({**machine(device), "rows": table}, indent=2)

@@ -25,6 +25,7 @@ from ressmooth.paths import (
     nearest_place,
 )
 
+CPU_INFO = Path("/proc/cpuinfo")
 DRIVERS = ("/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")  # NVIDIA, Windows' subsystem, AMD
 MIN_FREE_GB = 1.0  # below this, the disk counts as full
 
@@ -128,15 +129,46 @@ def _torch(home: Path) -> str:
     return version("torch")
 
 
+def _cpu(home: Path) -> str:
+    cores = count(len(os.sched_getaffinity(0)), "core")
+    if "avx512_bf16" in CPU_INFO.read_text():
+        return f'{cores} with avx512_bf16: precision = "bf16" is faster than fp32 here'
+    return f'{cores} without avx512_bf16: precision = "bf16" is slower than fp32 here'
+
+
 def _cuda(home: Path) -> str:
-    """Ask torch for its GPUs, which takes seconds, if there is a driver."""
-    if not any(Path(driver).exists() for driver in DRIVERS):
+    """Ask torch for its GPUs, which takes seconds, if NVML or a file of a driver says so."""
+    from ressmooth.training.gpu import driver_version, gpus
+
+    found, driver = gpus(), driver_version()
+    if not found and not any(Path(each).exists() for each in DRIVERS):
         return "no GPU"
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RessmoothError(
+            f"driver {driver or 'unknown to NVML'}, but torch finds no GPU; is the driver new "
+            f"enough for CUDA {torch.version.cuda}? See nvidia-smi"
+        )
+    shown = "; ".join(map(_gpu, range(torch.cuda.device_count())))
+    parts = sum(len(gpu.parts) for gpu in found)
+    divided = f", divided into {count(parts, 'MIG instance')}" if parts else ""
+    return f"{shown}{divided}; driver {driver}, CUDA {torch.version.cuda}"
+
+
+def _gpu(index: int) -> str:
+    """Describe a GPU, or raise a RessmoothError if torch has no kernels for it."""
     from torch import cuda
 
-    if not cuda.is_available():
-        raise RessmoothError("a driver is installed, but torch finds no GPU")
-    return ", ".join(cuda.get_device_name(i) for i in range(cuda.device_count()))
+    from ressmooth.training.device import NEEDS, unsupported
+
+    name, capability = cuda.get_device_name(index), cuda.get_device_capability(index)
+    if problem := unsupported(name, capability, cuda.get_arch_list()):
+        raise RessmoothError(problem)
+    memory = cuda.get_device_properties(index).total_memory / 2**30
+    lacks = [precision for precision, needed in NEEDS.items() if capability < needed]
+    without = f", without {' and '.join(lacks)}" if lacks else ""
+    return f"{name} ({memory:.0f} GiB, compute capability {capability[0]}.{capability[1]}{without})"
 
 
 def _database(home: Path) -> str:
@@ -188,6 +220,7 @@ def _data(home: Path) -> str:
 
 
 CHECKS = {
+    "CPU": _cpu,
     "torch": _torch,
     "CUDA": _cuda,
     "database": _database,

@@ -128,4 +128,6 @@ def bench(
         from ressmooth.bench.training import measure as measure_training
 
         rows = measure_training(quick=quick, device=device, threads=threads)
-    click.echo(timing.as_json(rows) if output_format == "json" else timing.as_table(rows))
+    on = "cpu" if study or verdict else device
+    show = timing.as_json if output_format == "json" else timing.as_table
+    click.echo(show(rows, on))

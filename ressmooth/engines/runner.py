@@ -38,7 +38,6 @@ from ressmooth.errors import (
 )
 from ressmooth.plugins import restore
 from ressmooth.store import (
-    EARLIER,
     OUT_OF_MEMORY,
     Attempt,
     EpochRow,
@@ -47,6 +46,7 @@ from ressmooth.store import (
     Store,
     pruned_outcome,
 )
+from ressmooth.store.devices import EARLIER, devices_of
 from ressmooth.training import checkpoint, device
 from ressmooth.training.trainer import Trainer
 
@@ -255,7 +255,7 @@ def environment(config: RunConfig, row: RunRow) -> dict[str, Any]:
     """Return the machine and the versions that a run is trained with."""
     cuda = config.device != "cpu" and torch.cuda.is_available()
     name = torch.cuda.get_device_name() if cuda else "cpu"
-    earlier = row.devices if row.last_epoch else []
+    earlier = devices_of(row) if row.last_epoch else []
     before = {EARLIER: ", ".join(earlier)} if {*earlier} - {name} else {}
     return {
         "host": platform.node(),

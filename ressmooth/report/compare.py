@@ -15,6 +15,7 @@ from ressmooth.report.paper import method_of, problem, published_for
 from ressmooth.report.reference import other_differences, reference_for
 from ressmooth.report.stats import Difference, Sample, difference
 from ressmooth.store import PublishedFigure, State, Store, StudyRow, TrialRow, Winner
+from ressmooth.store.devices import devices_of
 
 
 class Confirmation(StrEnum):
@@ -182,7 +183,7 @@ def _arm_result(
         measure=measure_of(selected),
         named=reference or study.spec.get("reference"),
         asked=reference,
-        devices=tuple(sorted({name for run in shown.runs for name in run.devices})),
+        devices=tuple(sorted({name for run in shown.runs for name in devices_of(run)})),
     )
 
 

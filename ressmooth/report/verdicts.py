@@ -231,7 +231,9 @@ def _device_notes(lines: Sequence[Line]) -> list[str]:
         f"{line.arm.label} was trained on {', '.join(line.arm.devices)}, {line.reference.label} on "
         f"{', '.join(line.reference.devices)}."
         for line in lines
-        if line.reference and {*line.arm.devices} != {*line.reference.devices}
+        if line.reference
+        and len(line.arm.devices) == len(line.reference.devices) == 1
+        and line.arm.devices != line.reference.devices
     ]
     return list(dict.fromkeys([*changed, *other]))
 

@@ -14,7 +14,6 @@ from ressmooth.store.published import Problem, PublishedFigure
 from ressmooth.store.queries import Queries
 from ressmooth.store.queue import QueueQueries
 from ressmooth.store.rows import (
-    EARLIER,
     OUT_OF_MEMORY,
     Attempt,
     EpochRow,
@@ -41,7 +40,6 @@ from ressmooth.store.studies import Studies, check_same_spec, unknown_study
 from ressmooth.store.submissions import Submissions
 
 __all__ = [
-    "EARLIER",
     "OUT_OF_MEMORY",
     "ArchivedStudy",
     "Attempt",

@@ -9,7 +9,6 @@ from ressmooth.config import Epoch
 from ressmooth.store.holder import Holder
 
 OUT_OF_MEMORY = "CUDA out of memory"
-EARLIER = "earlier devices"  # in the versions of a run that has changed its device
 
 
 class State(StrEnum):
@@ -240,13 +239,6 @@ class RunRow:
     def next_attempt(self) -> Attempt:
         """Return the attempt of the worker that this run, as it waits, is given to."""
         return Attempt(self.id, self.attempt + 1, self.last_epoch)
-
-    @property
-    def devices(self) -> list[str]:
-        """Return the devices that the run was trained on, in order."""
-        before = (self.versions or {}).get(EARLIER)
-        found = [*(before.split(", ") if before else []), *([self.device] if self.device else [])]
-        return list(dict.fromkeys(found))
 
     def result(self, metric: str, statistic: str) -> float | None:
         """Return a metric of the best epoch (max), over the last tenth (mean), or tested (test)."""

@@ -13,7 +13,8 @@ from ressmooth.errors import CheckpointError, ConfigError
 from ressmooth.paths import make_directory
 from ressmooth.training import checkpoint, metrics
 from ressmooth.training.checkpoint import TrainerState
-from ressmooth.training.trainer import Result, train
+from ressmooth.training.result import Result
+from ressmooth.training.trainer import train
 
 CONFIG, CHECKPOINT = "config.json", "checkpoint-{}.pt"
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -33,6 +33,7 @@ from ressmooth.training.data import Batches, Dataset, Normaliser, seed_python, s
 from ressmooth.training.datasets import load_for
 from ressmooth.training.gpu import Monitor, gpu_uuid
 from ressmooth.training.measures import Measures, columns, measure
+from ressmooth.training.result import Result
 from ressmooth.training.streaming import StreamBatches, Streamed, StreamNormaliser
 
 EVALUATION_BATCH = 1000  # images whose losses are averaged at once: the rounding depends on it
@@ -40,25 +41,6 @@ EVALUATION_BATCH = 1000  # images whose losses are averaged at once: the roundin
 # anew each time. Only for networks whose logits then have the same bits; DenseNet's have not.
 CPU_PASS = 125
 SAME_BITS = ("small", "resnet20", "resnet56")
-
-
-@dataclass(frozen=True)
-class Result:
-    """A run's curve and its accuracies in %, which are None unless the run is complete."""
-
-    curve: tuple[Epoch, ...]
-    diverged_at: int | None  # the epoch whose loss was nan or inf
-    threads: int
-    device: str
-    max_acc: float | None = None
-    mean_acc: float | None = None  # over the last tenth of the epochs
-    test_acc: float | None = None  # after the last epoch
-    # the other metrics: max (of the best epoch), mean and test by name
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def outcome(self) -> str:
-        return "completed" if self.diverged_at is None else f"diverged at epoch {self.diverged_at}"
 
 
 Report = Callable[[Epoch, Callable[[], TrainerState]], None]

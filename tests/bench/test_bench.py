@@ -1,9 +1,12 @@
 import json
 
+import pytest
 import torch
+from click.testing import CliRunner
 
 from ressmooth.bench import timing
 from ressmooth.bench.training import literal_loss, measure_loss
+from ressmooth.cli import main
 from ressmooth.smoothing import Constant, SmoothingLoss
 
 
@@ -37,3 +40,18 @@ def test_the_table_and_the_json_have_the_same_numbers():
     assert [row["goal"] for row in rows] == ["G1"] * 4
     table = timing.as_table(bench.rows)
     assert all(f"{row['ratio']:.3g}" in table for row in rows)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_its_benchmark_says_so():
+    result = CliRunner().invoke(main, ["bench", "--device", "cuda"])
+    assert result.exit_code == 2
+    assert "device = 'cuda': torch sees no GPU here; use 'auto' or 'cpu'" in result.stderr
+
+
+def test_the_table_names_the_gpu(monkeypatch):
+    name = "NVIDIA A100"
+    monkeypatch.setattr(timing, "find_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    monkeypatch.setattr(timing, "describe", lambda _: {"driver": "580", "TF32": "off"})
+    assert f"GPU {name}, driver 580, TF32 off" in timing.as_table([], "cuda")

@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 from helpers.commands import run
+from helpers.nvml import Nvml
 
+from ressmooth.cli import admin
 from ressmooth.training.datasets import DEBIAN_FASHION_MNIST
 
 pytestmark = pytest.mark.usefixtures("mlflow_is_unreachable")
@@ -36,6 +40,55 @@ def test_doctor_finds_what_is_missing(home, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     result = run("doctor", home=home)
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [("avx2 avx512_bf16 fma", "is faster than"), ("avx2", "is slower than")]
+)
+def test_doctor_says_whether_bf16_is_fast_on_this_cpu(home, tmp_path, monkeypatch, flags, said):
+    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+    monkeypatch.setattr(admin, "CPU_INFO", tmp_path / "cpuinfo")
+    assert f'precision = "bf16" {said} fp32 here' in run("doctor", home=home).output
+
+
+@pytest.fixture
+def see_gpu(monkeypatch):
+    """Let torch see a GPU of this compute capability."""
+
+    def see(capability, parts=()):
+        Nvml(1).install(monkeypatch).parts = parts
+        properties = SimpleNamespace(total_memory=16 * 2**30)
+        cuda = {
+            "is_available": True,
+            "device_count": 1,
+            "get_device_name": "NVIDIA X",
+            "get_device_capability": capability,
+            "get_device_properties": properties,
+            "get_arch_list": ["sm_75", "sm_80"],
+        }
+        for name, value in cuda.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+
+    return see
+
+
+def test_doctor_describes_gpus(home, see_gpu):
+    see_gpu((8, 0), parts=("MIG-a", "MIG-b"))
+    found = "ok   CUDA: NVIDIA X (16 GiB, compute capability 8.0), divided into 2 MIG instances; "
+    assert f"{found}driver 580.95.05, CUDA {torch.version.cuda}" in run("doctor", home=home).output
+    see_gpu((7, 5))
+    assert "compute capability 7.5, without tf32 and bf16)" in run("doctor", home=home).output
+    see_gpu((6, 1))
+    said = run("doctor", home=home).output
+    assert "BAD  CUDA: NVIDIA X has compute capability 6.1, but torch" in said
+    assert "install a torch for an older CUDA" in said
+
+
+def test_doctor_names_a_gpu_that_torch_cannot_see(home, see_gpu, monkeypatch):
+    see_gpu((8, 0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = run("doctor", home=home).output
+    assert "BAD  CUDA: driver 580.95.05, but torch finds no GPU; is the driver new enough" in said
 
 
 def test_doctor_finds_a_torch_that_cannot_be_loaded(home, tmp_path):

