@@ -309,7 +309,6 @@ def work(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: train on the CPU
-    from ressmooth.engines.runner import execute
 
     def ask(message: object) -> Any:
         """Send a message and return the answer. Exit if the launcher is gone."""
@@ -322,6 +321,11 @@ def work(
     def report(epoch: Any, best: float | None) -> Any:
         return ask(("epoch", epoch, best))
 
+    try:
+        from ressmooth.engines.runner import execute
+    except (ImportError, OSError, MemoryError) as error:  # it is no run's fault
+        ask(("error", RessmoothError(f"A worker cannot load torch: {error}")))
+        return
     try:
         store = Store(url)
         store.holder = holder  # whose runs it claims

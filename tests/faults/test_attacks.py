@@ -183,7 +183,7 @@ class Planted:
 
 @pytest.mark.slow
 def test_planted_pickles_are_never_executed(study, tmp_path, calm):
-    """In place of checkpoints, which have a hash, and of decoded data, which has none."""
+    """In place of checkpoints, whose hashes are recorded."""
     study.write_text(TINY.format(epochs=EPOCHS))
     launcher = start(study, tmp_path)
     epochs_recorded(tmp_path, 3)
@@ -192,8 +192,7 @@ def test_planted_pickles_are_never_executed(study, tmp_path, calm):
     planted = pickle.dumps(Planted(tmp_path / "owned"))
     places = [*tmp_path.glob("runs/*/epoch-*.pt")]
     assert places
-    (tmp_path / "data").mkdir(exist_ok=True)
-    for path in (*places, tmp_path / "data" / "digits-00000000.pt"):
+    for path in places:
         path.write_bytes(planted)
     assert resumes(study, tmp_path, calm)
     assert not (tmp_path / "owned").exists()
