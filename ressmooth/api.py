@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # `python -m ressmooth.study`, but it dies with the process whose id is the first argument.
 CHILD = """
 import sys
-from ressmooth.engines.local import die_with
+from ressmooth.engines.worker import die_with
 die_with(int(sys.argv.pop(1)))
 from ressmooth.study import main
 main(prog_name="python -m ressmooth.study")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from ressmooth.engines.local import die_with
 from ressmooth.engines.output import survive_broken_output
+from ressmooth.engines.worker import die_with
 from ressmooth.errors import RessmoothError
 
 PERIOD = 0.2  # seconds between two calls of `tick`

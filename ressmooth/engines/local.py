@@ -7,25 +7,23 @@ its run resumes from its last checkpoint.
 
 import multiprocessing
 import os
-import select
 import signal
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ressmooth.engines import Decision, Stoppable, worker_died
-from ressmooth.engines.output import survive_broken_output
 from ressmooth.engines.placement import Gpus, gpus_per_run, slots, visible_gpus
-from ressmooth.errors import ConfigError, DeviceError, RessmoothError, first_line
+from ressmooth.engines.worker import work
+from ressmooth.errors import ConfigError, DeviceError, RessmoothError
 from ressmooth.formatting import count
 from ressmooth.spec import Resources
 from ressmooth.store import Holder, RunRow, State, Store
@@ -291,67 +289,3 @@ def _start(process: ForkServerProcess) -> None:
         f"No worker could be started in {MAX_STARTS} tries ({reason}): the process that forks "
         "them died each time. Is there enough memory?"
     )
-
-
-def work(
-    launcher: int,
-    connection: Connection,
-    gpus: Gpus,
-    url: str,
-    home: Path,
-    holder: Holder | None,
-    gpu_share: float,
-) -> None:
-    """Execute the runs whose ids arrive over the connection. Runs in the worker process."""
-    die_with(launcher)
-    survive_broken_output()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: train on the CPU
-
-    def ask(message: object) -> Any:
-        """Send a message and return the answer. Exit if the launcher is gone."""
-        try:
-            connection.send(message)
-            return connection.recv()
-        except (EOFError, OSError):
-            raise SystemExit from None
-
-    def report(epoch: Any, best: float | None) -> Any:
-        return ask(("epoch", epoch, best))
-
-    try:
-        from ressmooth.engines.runner import execute
-    except (ImportError, OSError, MemoryError) as error:  # it is no run's fault
-        ask(("error", RessmoothError(f"A worker cannot load torch: {error}")))
-        return
-    try:
-        store = Store(url)
-        store.holder = holder  # whose runs it claims
-        run_id = ask(("ready",))
-        while True:
-            run_id = ask(("ended", execute(store, run_id, home, report, gpu_share)))
-    except RessmoothError as error:
-        ask(("error", error))
-    except Exception as error:  # it has lost its GPU
-        with suppress(OSError):
-            connection.send(("dying", first_line(error)))
-        raise
-
-
-def die_with(launcher: int) -> None:
-    """Kill this process as soon as the launcher is gone, whatever it is doing then.
-
-    The fork server does not do that: it lives as long as any of its children.
-    """
-    try:
-        gone = os.pidfd_open(launcher)
-    except ProcessLookupError:
-        os._exit(1)
-
-    def watch() -> None:
-        select.select([gone], [], [])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -12,6 +12,7 @@ from ressmooth.formatting import count, duration, glue, plain_markdown, settings
 from ressmooth.report import cost, figures, paper, pictures, style, tables, verdicts
 from ressmooth.report.compare import arm_results, by_selecting_statistic, compare_arms, conditions
 from ressmooth.report.measure import MEASURES, capitalised
+from ressmooth.report.notes import notes
 from ressmooth.report.paper_tables import PaperTables
 from ressmooth.report.parallel import Panel
 from ressmooth.report.race import race_sheet
@@ -41,7 +42,7 @@ class Report:
         self.arms = arm_results(study, store.winners(study.id))
         self.comparisons = compare_arms(store, self.arms)
         has_paper = any(table.has_paper for table in self.comparisons)
-        self.notes = verdicts.notes(self.comparisons, against_paper=has_paper)
+        self.notes = notes(self.comparisons, against_paper=has_paper)
         self.sheets = list(tables.sheets(self.comparisons, against_paper=has_paper))
         published = store.published_figures(paper.problem(trial.condition) for trial in self.trials)
         self.measure = MEASURES[self.spec.metric]

@@ -24,10 +24,11 @@ from ressmooth.report.compare import (
     compare_studies,
 )
 from ressmooth.report.measure import MEASURES, MISSING, Measure
+from ressmooth.report.notes import notes
 from ressmooth.report.race import race_sheet
 from ressmooth.report.reference import reference_name
 from ressmooth.report.sheet import Sheet, as_latex, as_markdown, as_text
-from ressmooth.report.verdicts import condition_text, notes, probability, verdict_sentences
+from ressmooth.report.verdicts import condition_text, probability, verdict_sentences
 from ressmooth.store import RunRow, State, Store, StudyRow, TrialRow
 
 TRIALS_PER_PAGE = 100

@@ -12,8 +12,9 @@ from ressmooth.report import tables
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
 from ressmooth.report.export import write_optuna
 from ressmooth.report.figures import search_panels
+from ressmooth.report.notes import notes
 from ressmooth.report.page import Report, write
-from ressmooth.report.verdicts import notes, verdict
+from ressmooth.report.verdicts import verdict
 
 ARMS = {"sgd": {"method": "mse"}, "laplace": {"b": {"grid": [0.3, 0.5]}}}
 WIGGLE = [-0.01, 0.0, 0.01, 0.0, 0.0]

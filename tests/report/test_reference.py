@@ -10,8 +10,9 @@ from helpers.shown import ARMS, EIGHTH, accuracy
 from ressmooth.errors import ConfigError
 from ressmooth.report import tables
 from ressmooth.report.compare import by_selecting_statistic, compare_studies, nearest
+from ressmooth.report.notes import notes
 from ressmooth.report.page import Report, write
-from ressmooth.report.verdicts import notes, summary, verdict, verdict_sentences
+from ressmooth.report.verdicts import summary, verdict, verdict_sentences
 
 SMOOTHING = {name: ARMS[name] for name in ("laplace", "logistic")}
 

@@ -7,6 +7,7 @@ from helpers.shown import ARMS, EIGHTH, accuracy
 
 from ressmooth.report import verdicts
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
+from ressmooth.report.notes import notes as notes_of
 from ressmooth.report.page import Report
 from ressmooth.spec.reader import load
 
@@ -95,7 +96,7 @@ def test_arms_without_common_seeds_are_tested_for_one_look(store, other_seeds):
     sentence = verdicts.verdict(tables[0].lines[1], tables[0])
     assert "Welch's t-test of different seeds, valid for one look only)" in sentence
     assert "evidence" not in sentence and "more seed" not in sentence
-    text = " ".join(verdicts.notes(tables, against_paper=False))
+    text = " ".join(notes_of(tables, against_paper=False))
     assert "compared by Welch's t-test, which is valid for one look only." in text
     assert "however often you look" not in text
 
@@ -155,7 +156,7 @@ def test_the_nearest_reading_of_the_paper_is_named(store):
 
 
 def test_the_notes_say_which_figures_are_biased(store, compared):
-    text = " ".join(verdicts.notes(compared, against_paper=True))
+    text = " ".join(notes_of(compared, against_paper=True))
     assert verdicts.SELECTION["paper"].startswith("Validation uses the test set, as in the paper,")
     assert verdicts.SELECTION["paper"] in text
     assert (
@@ -170,22 +171,22 @@ def test_the_notes_say_which_figures_are_biased(store, compared):
     assert "The 95 % interval of a mean is Student's t, valid for one look." in text
     spec = specs.study(ARMS, seeds=2, confirm=2, name="fresh", **EIGHTH)
     fresh = compare_studies(store, [records.simulate(store, spec, accuracy)])
-    text = " ".join(verdicts.notes(fresh, against_paper=True))
+    text = " ".join(notes_of(fresh, against_paper=True))
     assert "fresh: none was used for selection" in text and "confirm = N" not in text
     assert "None of them corrects" not in text
 
 
 def test_the_notes_say_what_a_verdict_does_not_cover(store, compared):
     several = "The 5 % of false verdicts hold for each of the 2 tables, not for all together."
-    assert several in verdicts.notes(compared, against_paper=False)
-    assert several not in verdicts.notes(compared[:1], against_paper=False)
+    assert several in notes_of(compared, against_paper=False)
+    assert several not in notes_of(compared[:1], against_paper=False)
     study = records.simulate(store, specs.study(ARMS, seeds=2, name="asked", **EIGHTH), accuracy)
-    asked = verdicts.notes(compare_studies(store, [study], "laplace"), against_paper=False)
+    asked = notes_of(compare_studies(store, [study], "laplace"), against_paper=False)
     chosen = (
         "The reference is laplace because of --reference. No correction covers a reference that "
         "was chosen after a look at the results."
     )
-    assert chosen in asked and chosen not in verdicts.notes(compared, against_paper=False)
+    assert chosen in asked and chosen not in notes_of(compared, against_paper=False)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_failed_fresh_seeds_are_noted(store, fails, note):
     arms = {"sgd": ARMS["sgd"], "laplace": ARMS["laplace"]}
     spec = specs.study(arms, name=f"failing-{len(note)}", seeds=2, confirm=3)
     found = compare_studies(store, [records.simulate(store, spec, diverging)])
-    notes = " ".join(verdicts.notes(found, against_paper=False))
+    notes = " ".join(notes_of(found, against_paper=False))
     assert note in notes and "confirm = N" not in notes
 
 
@@ -215,12 +216,12 @@ def test_the_notes_list_deviations_from_the_paper(store):
     other = {**EIGHTH, "epochs": 10, "batch_size": 64}
     spec = specs.study(ARMS, name="other", **other)
     found = compare_studies(store, [records.simulate(store, spec, accuracy)])
-    text = verdicts.notes(found, against_paper=True)
+    text = notes_of(found, against_paper=True)
     assert (
         "Different from the paper's protocol: batch_size 64 (paper 128), epochs 10 (paper 48)."
         in text
     )
-    assert not any("protocol" in note for note in verdicts.notes(found, against_paper=False))
+    assert not any("protocol" in note for note in notes_of(found, against_paper=False))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ def test_arms_that_changed_their_device_are_named(compared):
 
     def notes(arm):
         line = replace(table.lines[1], arm=arm, reference=sgd)
-        found = verdicts.notes([replace(table, lines=[line])], against_paper=False)
+        found = notes_of([replace(table, lines=[line])], against_paper=False)
         return [note for note in found if "trained on" in note]
 
     assert notes(other) == []
