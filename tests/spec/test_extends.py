@@ -171,7 +171,8 @@ def test_the_studies_of_table_3_differ_in_their_problem_only(model, dataset, epo
     first = spec.load("paper-table3-resnet56-cifar10")
     name = f"paper-table3-{model.partition('_')[0]}-{dataset}"
     study = spec.load(name)
-    assert study.settings == {"dataset": dataset, "model": model, "selection": "paper"}
+    common = {"selection": "paper", "cutoff": 1e-3}
+    assert study.settings == {"dataset": dataset, "model": model, **common}
     problem = {"name": name, "description": study.description, "settings": study.settings}
     assert study.to_dict() == {**first.to_dict(), **problem}
     assert {branch.example().epochs for branch in study.branches} == {epochs}
