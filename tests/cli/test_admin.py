@@ -30,7 +30,7 @@ def test_sync_without_mlflow_names_its_address(home):
 
 def test_db_upgrade_reports_the_revision(home, tmp_path):
     assert "is already at 0005" in run("db", "upgrade", home=home).output
-    assert "upgraded from nothing to 0004" in run("db", "upgrade", home=tmp_path / "new").output
+    assert "upgraded from nothing to 0005" in run("db", "upgrade", home=tmp_path / "new").output
 
 
 def test_doctor_finds_what_is_missing(home, monkeypatch):

@@ -12,8 +12,9 @@ def recorded(store, *forks):
     study_id = open_study(store, "s", seeds=1)
     trials = store.trials(study_id)
     changed = []
-    for trial, (forked_from, forked_at) in zip(trials, forks, strict=True):
-        run = replace(trial.runs[0], last_epoch=3, forked_from=forked_from, forked_at=forked_at)
+    for number, (trial, fork) in enumerate(zip(trials, forks, strict=True), 1):
+        forked = {"forked_from": fork[0], "forked_at": fork[1]}
+        run = replace(trial.runs[0], id=number, last_epoch=3, **forked)
         changed.append(replace(trial, runs=[run]))
     return changed
 

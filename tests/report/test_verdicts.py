@@ -7,6 +7,7 @@ from helpers.shown import ARMS, EIGHTH, accuracy
 
 from ressmooth.report import verdicts
 from ressmooth.report.compare import by_selecting_statistic, compare_studies
+from ressmooth.report.notes import SELECTION
 from ressmooth.report.notes import notes as notes_of
 from ressmooth.report.page import Report
 from ressmooth.spec.reader import load
@@ -157,8 +158,8 @@ def test_the_nearest_reading_of_the_paper_is_named(store):
 
 def test_the_notes_say_which_figures_are_biased(store, compared):
     text = " ".join(notes_of(compared, against_paper=True))
-    assert verdicts.SELECTION["paper"].startswith("Validation uses the test set, as in the paper,")
-    assert verdicts.SELECTION["paper"] in text
+    assert SELECTION["paper"].startswith("Validation uses the test set, as in the paper,")
+    assert SELECTION["paper"] in text
     assert (
         "sgd, laplace: selected by the seeds shown, so their figures and verdicts are "
         "optimistically biased. Set confirm = N in the study file" in text
