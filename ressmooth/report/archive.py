@@ -8,7 +8,6 @@ STUDY/weights/RUN.safetensors      with `--weights`, the best weights of each ru
 
 import hashlib
 import json
-import lzma
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -37,7 +36,6 @@ MAX_BYTES = 2**30  # of one member
 ROWS = TypeAdapter(ArchivedStudy)
 DAMAGE = (
     zipfile.BadZipFile,
-    lzma.LZMAError,
     zlib.error,
     EOFError,
     KeyError,
@@ -70,7 +68,7 @@ def write_archive(
 def _add(file: zipfile.ZipFile, name: str, content: bytes) -> None:
     member = zipfile.ZipInfo(name)  # with the same date in every archive
     member.external_attr = 0o644 << 16
-    file.writestr(member, content, zipfile.ZIP_LZMA)
+    file.writestr(member, content, zipfile.ZIP_DEFLATED, compresslevel=9)
 
 
 def _members(store: Store, name: str, home: Path, weights: bool) -> Iterator[tuple[str, bytes]]:

@@ -81,6 +81,7 @@ class Archives(Part):
             _grow(connection, stored, archived.study)
         merge = _Merge(connection, study_id, archived)
         merge.trials()
+        merge.runs()
         merge.forks()
         if stored is None:
             merge.race()
@@ -194,15 +195,21 @@ class _Merge:
         for trial in self.archived.trials:
             same = self.here.get(_configuration(trial))
             self.ids[trial.id] = same.id if same else self._insert_trial(trial)
-            runs = {run.seed: run for run in same.runs} if same else {}
-            added = [run for run in trial.runs if self._add(run, runs.get(run.seed), trial)]
-            if same and added:
-                reopen(self.connection, [same.id])
+
+    def runs(self) -> None:
+        """Add the runs that are not here, in their order: a new database gives them their ids."""
+        here = {(trial.id, run.seed): run for trial, run in _runs(self.here.values())}
+        known = {trial.id for trial in self.here.values()}
+        for run in sorted((run for _, run in _runs(self.archived.trials)), key=lambda run: run.id):
+            trial_id = self.ids[run.trial_id]
+            added = self._add(run, here.get((trial_id, run.seed)), trial_id)
+            if added and trial_id in known:
+                reopen(self.connection, [trial_id])
 
     def forks(self) -> None:
         """Record whose prefix the added runs continue."""
         for _, run in _runs(self.archived.trials):
-            if run.id in self.added and run.forked_from is not None:
+            if run.id in self.added and run.state.is_terminal and run.forked_from is not None:
                 added = update(Run).where(Run.id == self.run_ids[run.id])
                 donor = self.run_ids[run.forked_from]
                 self.connection.execute(added.values(forked_from=donor))
@@ -232,7 +239,7 @@ class _Merge:
         taken = trial.number_in_branch in numbers
         return max(numbers) + 1 if taken else trial.number_in_branch
 
-    def _add(self, run: RunRow, ours: RunRow | None, trial: TrialRow) -> bool:
+    def _add(self, run: RunRow, ours: RunRow | None, trial_id: int) -> bool:
         """Add a run, unless it was begun here. Return whether it was added."""
         was_begun = ours is not None and (ours.state != State.WAITING or ours.last_epoch > 0)
         if ours and (was_begun or not run.state.is_terminal):
@@ -242,7 +249,7 @@ class _Merge:
         if ours:
             self.connection.execute(delete(Outbox).where(Outbox.run_id == ours.id))
             self.connection.execute(delete(Run).where(Run.id == ours.id))
-        self._insert_run(run, self.ids[trial.id])
+        self._insert_run(run, trial_id)
         return True
 
     def _insert_run(self, run: RunRow, trial_id: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from helpers.records import ENVIRONMENT, epoch, open_study, runs_of, simulate, train_all
 from helpers.specs import study as make_spec
+from sqlalchemy import text
 
 from ressmooth.errors import ConfigError, SchemaError, StoreCorrupt, StudyBusy
 from ressmooth.report.archive import import_archive, is_archive, read_archive, write_archive
@@ -87,6 +88,39 @@ def test_an_imported_study_has_the_same_rows_and_the_same_report(place, archived
         write(Report(store, store.study("mine")), tmp_path / name)
     pages = [(tmp_path / name / "index.html").read_text() for name in ("a", "b")]
     assert pages[0] == pages[1] == read_archive(tmp_path / "there.zip").report("mine")
+
+
+def test_a_run_still_continues_the_prefix_of_the_same_run(place, tmp_path):
+    """The donor has another id here, because another study came first."""
+    (here, _), (there, home) = place("here"), place("there")
+    open_study(here, "first")
+    study_id = open_study(there, "mine")
+    train_all(there, study_id, home)
+    donor, heir = runs_of(there, study_id)[0], runs_of(there, study_id)[-1]
+    with there.database.engine.begin() as connection:
+        values = {"donor": donor.id, "heir": heir.id}
+        statement = "UPDATE run SET forked_from = :donor, forked_at = 2 WHERE id = :heir"
+        connection.execute(text(statement), values)
+    write_archive(there, ["mine"], tmp_path / "a.zip", home)
+    take(place, tmp_path / "a.zip")
+    found = {run.uid: run for run in runs_of(here, here.study("mine").id)}
+    assert found[donor.uid].id != donor.id
+    assert found[heir.uid].forked_from == found[donor.uid].id and found[heir.uid].forked_at == 2
+    assert [run.uid for run in found.values() if run.forked_from] == [heir.uid]
+
+
+def test_runs_of_several_rounds_keep_their_ids_in_a_new_home(place, archived, tmp_path):
+    """A race adds seeds to older trials, so that ids are not in the order of trials."""
+    there, home = place("there")
+    study_id = open_study(there, "mine", seeds=1)
+    for trial in there.trials(study_id):
+        there.add_runs({trial.id: [{**trial.runs[0].config, "seed": 1}]})
+    write_archive(there, ["mine"], tmp_path / "a.zip", home)
+    take(place, tmp_path / "a.zip")
+    here, _ = place("here")
+    assert {run.uid: run.id for run in runs_of(here, here.study("mine").id)} == {
+        run.uid: run.id for run in runs_of(there, study_id)
+    }
 
 
 def test_an_archive_is_imported_into_either_database(store, archived, tmp_path):
