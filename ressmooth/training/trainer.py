@@ -226,9 +226,10 @@ class Trainer:
                 if isinstance(self.loss, SmoothingLoss) and self.loss.diffusivity is not None:
                     kappas.append(self.loss.diffusivity.mean())
         series = [torch.stack(each).double() for each in (loss_parts, hits, kappas) if each]
+        numbers = torch.cat(series).tolist()
+        parts = numbers[:steps], numbers[steps : 2 * steps], numbers[2 * steps :]
         # not sum(), which rounds differently from Python 3.12 on
-        loss_sum, correct, *rest = (reduce(add, each, 0.0) for each in torch.stack(series).tolist())
-        kappa = rest[0] if rest else 0.0
+        loss_sum, correct, kappa = (reduce(add, part, 0.0) for part in parts)
         scale = fmean(map(self.annealing, progress)) if self.annealing else 0.0
         samples = steps * self.batches.batch_size
         return loss_sum / steps, 100 * correct / samples, kappa / steps, scale

@@ -298,3 +298,14 @@ def test_a_state_with_parts_missing_is_refused(tiny, tmp_path):
 def test_a_missing_gpu_is_an_error_that_names_the_setting(tiny, tmp_path):
     with pytest.raises(ConfigError, match="use 'auto' or 'cpu'"):
         Trainer(tiny(device="cuda"), tmp_path)
+
+
+def test_an_epoch_in_which_the_scale_passes_the_cutoff_has_smoothed_and_plain_steps(tiny, tmp_path):
+    config = tiny(method="smoothing", b=0.5, mu=0.5, cutoff=0.1, epochs=2, batch_size=16)
+    trainer = Trainer(config, tmp_path)
+    first = trainer.train_epoch()
+    steps = len(trainer.batches)
+    scales = [trainer.annealing(step / (2 * steps)) for step in range(steps)]
+    assert 0 < sum(scale == 0 for scale in scales) < steps
+    assert first.scale == pytest.approx(sum(scales) / steps)
+    assert 0 < first.diffusivity < first.scale  # kappa is below s, and 0 in plain steps
