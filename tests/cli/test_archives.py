@@ -1,5 +1,8 @@
 """`ressmooth export --format archive` and `ressmooth import`."""
 
+import subprocess
+import sys
+
 import pytest
 from helpers.commands import run
 
@@ -53,3 +56,15 @@ def test_errors_of_import_create_nothing(tmp_path, arguments, code, message):
 def test_other_formats_take_one_study_and_no_weights(home, options):
     result = run("export", *options, home=home)
     assert result.exit_code == 2 and "only with --format archive" in result.stderr
+
+
+def test_the_bundled_results_are_imported_without_loading_heavy_packages(tmp_path):
+    script = (
+        "import sys; from click.testing import CliRunner; from ressmooth.cli import main\n"
+        f"result = CliRunner().invoke(main, ['import', '--bundled', '--home', {str(tmp_path)!r}])\n"
+        "print(result.output, [m for m in ('torch', 'optuna', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "fashion-small: 61 runs added" in done.stdout and done.stdout.endswith(" []\n"), done
+    compared = run("compare", "fashion-small", home=tmp_path).output
+    assert "undecided after 5 seeds" in compared

@@ -103,7 +103,6 @@ HEAVY = ("torch", "mlflow", "optuna", "ray", "rich", "sklearn", "matplotlib", "s
         (["show", "tiny"], 0, []),
         (["compare", "tiny"], 0, []),
         (["doctor"], 0, []),
-        (["import", "--bundled"], 0, []),
         (["rerun", "999"], 2, []),
         (["rerun", "2"], 2, []),
         (["report", "tiny", "--out", "out"], 0, ["optuna", "matplotlib"]),
