@@ -167,13 +167,13 @@ class Launcher:
             )
 
     def _run_engine(self, planner: Planner) -> None:
-        def stop(signal_number: int, _: object) -> None:
+        def stop(signal_number: int) -> None:
             """Stop at the next epoch ends. A second signal stops at once."""
             self.signals.append(signal_number)
             self.engine.stop()
 
         with View(planner, self.engine.workers, quiet=self.quiet) as view:
-            with acknowledge_signals(view), on_signal(stop):
+            with acknowledge_signals(view, stop), on_signal(lambda *_: None):
                 self.engine.run(self.scheduler, self.store, self.home, view, self._tick)
 
     def _tick(self) -> None:

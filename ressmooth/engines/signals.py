@@ -41,11 +41,13 @@ def on_signal(handle: Callable[[int, object], None]) -> Iterator[None]:
 
 
 @contextmanager
-def acknowledge_signals(view: EventLog) -> Iterator[None]:
-    """Show at once that a signal arrived.
+def acknowledge_signals(
+    view: EventLog, stop: Callable[[int], None] = lambda _: None
+) -> Iterator[None]:
+    """Show at once that a signal arrived, and call `stop` for each.
 
-    A thread does it. A handler would have to wait until Ray's C++ code returns, and could not
-    print, because the main thread may hold rich's lock.
+    A thread does it. A handler would have to wait until Ray's C++ code returns, where Python makes
+    one call of two signals, and could not print, because the main thread may hold rich's lock.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -54,6 +56,7 @@ def acknowledge_signals(view: EventLog) -> Iterator[None]:
         texts = chain([STOPPING], repeat(STOPPING_NOW))
         while number := os.read(reader, 1):
             if ord(number) in SIGNALS:
+                stop(ord(number))
                 view.notify(next(texts))
         os.close(reader)
 
