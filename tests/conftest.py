@@ -13,6 +13,7 @@ from helpers import launch
 from ressmooth.config import RunConfig, parse
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & would ignore Ctrl-C
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would ignore it
 os.environ["RESSMOOTH_BESIDE_SERVICE"] = "1"  # tests have services beside launches
 # Every Ray of the tests asks for this token. Ray reads the mode once, when it is first used.
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

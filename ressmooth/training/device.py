@@ -44,8 +44,8 @@ def set_up(device: torch.device, config: RunConfig) -> None:
     deterministic.fill_uninitialized_memory = False  # takes kernels, and nothing reads it
     cudnn, cuda = BACKENDS.cudnn, BACKENDS.cuda
     cudnn.benchmark = is_gpu and not config.deterministic
-    for products in (cudnn.conv, cudnn.rnn, cuda.matmul):
-        products.fp32_precision = "tf32" if config.precision == "tf32" else "ieee"
+    # not their fp32_precision: torch.export reads these, which raise after the others are set
+    cudnn.allow_tf32 = cuda.matmul.allow_tf32 = config.precision == "tf32"
 
 
 def describe(config: RunConfig) -> dict[str, str]:

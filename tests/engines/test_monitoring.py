@@ -113,7 +113,8 @@ def test_a_service_tells_how_a_submitted_study_ended_and_is_scraped(file, tmp_pa
     assert submitted.exit_code == 0, submitted.output
     options = ["--workers", "1", "--metrics-port", str(port)]
     with Receiver(500) as receiver, serving(home, log, *options, **environment(receiver.address)):
-        wait_for(lambda: receiver.received)
+        sent = "SELECT 1 FROM notification WHERE sent_at IS NOT NULL"
+        wait_for(lambda: receiver.received and query(home, sent))
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             scraped = answer.read().decode()
     assert [message["kind"] for message in receiver.received] == ["ended"]

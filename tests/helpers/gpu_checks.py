@@ -131,8 +131,8 @@ def bits_are_decided_by_settings(variants):
         with emulated_cuda.gpu():
             build("cuda", settings)
             backends = torch.backends
-            assert backends.cudnn.conv.fp32_precision == products, settings
-            assert backends.cuda.matmul.fp32_precision == products, settings
+            assert backends.cudnn.allow_tf32 is (products == "tf32"), settings
+            assert backends.cuda.matmul.allow_tf32 is (products == "tf32"), settings
             assert torch.are_deterministic_algorithms_enabled() is is_deterministic
             assert backends.cudnn.benchmark is not is_deterministic
             recorded = device.describe(parse(settings))
@@ -246,7 +246,7 @@ def determinism_is_not_set():
 def tf32_is_left_on():
     def set_up(place, config, real=device.set_up):
         real(place, config)
-        torch.backends.cudnn.conv.fp32_precision = "tf32"
+        torch.backends.cudnn.allow_tf32 = True
 
     return mock.patch.object(device, "set_up", set_up)
 
