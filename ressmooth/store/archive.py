@@ -12,8 +12,9 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from ressmooth.config import MACHINE, RunConfig
+from ressmooth.config import MACHINE
 from ressmooth.errors import ConfigError
+from ressmooth.prefix import DEFAULTS
 from ressmooth.spec import differences, read_stored, with_name
 from ressmooth.store.database import Part, reading, writing
 from ressmooth.store.outbox import announce
@@ -24,7 +25,6 @@ from ressmooth.store.runs import curves_of_study, reopen
 from ressmooth.store.studies import find_study
 from ressmooth.store.tables import Epoch, Outbox, Race, Run, Study, Trial, db_now
 
-DEFAULTS = {name: field.default for name, field in RunConfig.model_fields.items()}
 APART = "imported"  # added to the name of a study that does not agree with the one here
 
 
