@@ -29,8 +29,9 @@ ModelName = Literal["small", "resnet20", "resnet56", "densenet_bc_100_12"]
 Method = Literal["mse", "smoothing", "label_smoothing", "cross_entropy", "adaptive_decay"]
 Distribution = Literal["laplace", "logistic", "constant"]
 OptimizerName = Literal["sgd", "adam", "adamw", "adagrad"]
-Augmentation = Literal["none", "flip", "crop-flip"]
+Augmentation = Literal["none", "flip", "crop", "crop-flip"]
 MetricName = Literal["accuracy", "nll", "ece", "macro_f1"]
+CROP_PADDING = 4  # Section 6 of the paper
 Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -105,6 +106,12 @@ class RunConfig(Table):
         "paper", description="validation data: the test set, as in the paper, or a held-out tenth"
     )
     augmentation: Augmentation = Field("none", description="augmentation of the training images")
+    crop_padding: int = Field(
+        CROP_PADDING, ge=1, le=1_024, description="zero pixels around an image before it is cropped"
+    )
+    padding: int = Field(
+        0, ge=0, le=1_024, description="zero pixels on each side of every image, also for testing"
+    )
     # method
     model: str = Field("small", description="network")
     weights: str = Field("none", description="pretrained weights of torchvision or timm: DEFAULT")
@@ -140,6 +147,7 @@ class RunConfig(Table):
     nesterov: bool = Field(False, description="Nesterov's momentum")
     weight_decay: float = Field(1e-4, ge=0, le=10, description="L2 penalty on all parameters")
     batch_size: Count = Field(128, description="images per step")
+    drop_last: bool = Field(True, description="drop the last, incomplete batch of an epoch")
     epochs: Count = Field(20, description="passes over the training set")
     seed: int = Field(0, ge=0, lt=2**31, description="seed of subset, weights and batches")
     # machine
@@ -285,6 +293,8 @@ def parse(values: Mapping[str, Any], plugins: Plugins = NO_PLUGINS) -> RunConfig
         raise ConfigError(*(_describe(detail) for detail in error.errors())) from None
     if config.nesterov and not config.momentum:  # not a validator: settings are also checked alone
         raise ConfigError("nesterov = True: needs momentum above 0")
+    if config.crop_padding != CROP_PADDING and not config.augmentation.startswith("crop"):
+        raise ConfigError(f"crop_padding = {config.crop_padding}: needs augmentation = 'crop-flip'")
     return config
 
 

@@ -166,3 +166,10 @@ def test_the_table_of_used_settings_names_every_choice():
         names = NAMES.get(key) or choices(RunConfig.model_fields[key].annotation)
         assert set(by) <= {*names, *prefixes, "a plug-in"}
         assert key not in ("method", "distribution") or set(by) == set(names)
+
+
+def test_crop_padding_needs_crops():
+    with pytest.raises(ConfigError, match="crop_padding = 2: needs augmentation = 'crop-flip'"):
+        parse({"augmentation": "flip", "crop_padding": 2})
+    assert parse({"augmentation": "crop", "crop_padding": 2}).crop_padding == 2
+    assert parse({"dataset": "cifar10", "crop_padding": 2}).augmentation == "crop-flip"

@@ -18,7 +18,10 @@ SEEDS = 5  # runs behind each published figure
 # test accuracy is compared with its mean.
 STATISTICS = {"max": "max", "mean": "mean", "test": "mean"}
 # Settings of its protocol. The second group applies to arms that smooth.
-PROTOCOL = ("epochs", "augmentation", "batch_size", "lr", "schedule", "momentum", "selection")
+PROTOCOL = (
+    *("epochs", "augmentation", "crop_padding", "padding", "batch_size", "drop_last"),
+    *("lr", "schedule", "momentum", "selection"),
+)
 SMOOTHING_PROTOCOL = ("mu", "alpha", "layers", "cutoff")
 
 

@@ -3,9 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ressmooth.config import RunConfig
+
 # Settings that an arm should share with its reference. The second group applies to arms with the
 # same optimizer.
-SHARED = ("augmentation", "output", "reduction", "epochs", "batch_size", "schedule", "precision")
+SHARED = (
+    *("augmentation", "crop_padding", "padding", "output", "reduction", "epochs"),
+    *("batch_size", "drop_last", "schedule", "precision"),
+)
 SHARED_BY_OPTIMIZER = ("lr", "momentum")
 
 
@@ -55,6 +60,11 @@ def _is_sgd(arm: Compared) -> bool:
     return (arm.config["method"], arm.config["optimizer"]) == ("mse", "sgd")
 
 
+def _setting(arm: Compared, key: str) -> Any:
+    """Return the value of a setting, which an earlier version may not have had."""
+    return arm.config.get(key, RunConfig.model_fields[key].default)
+
+
 def other_differences(arm: Compared, reference: Compared) -> list[str]:
     """Return the settings, apart from the method and those tuned for both, that differ.
 
@@ -64,6 +74,6 @@ def other_differences(arm: Compared, reference: Compared) -> list[str]:
     return [
         key
         for key in (*SHARED, *(SHARED_BY_OPTIMIZER if same_optimizer else ()))
-        if arm.config[key] != reference.config[key]
+        if _setting(arm, key) != _setting(reference, key)
         and not (key in arm.params and key in reference.params)
     ]

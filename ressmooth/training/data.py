@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ressmooth.config import CROP_PADDING
 from ressmooth.errors import unknown
 
 HOLDOUT = 0.1  # share of the training set that validates under selection = "holdout"
 CPU = torch.device("cpu")
-PADDING = 4  # zero pixels around an image before it is cropped
+AUGMENTATIONS = ("none", "flip", "crop", "crop-flip")
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,17 @@ def split(dataset: Dataset, *, fraction: float, selection: str, seed: int) -> Sp
 
 
 class Normaliser(nn.Module):
-    """uint8 [B, H, W, C] -> float [B, C, H, W] with mean 0 and std 1 over the training set."""
+    """uint8 [B, H, W, C] -> float [B, C, H, W] with mean 0 and std 1 over the training set.
+
+    `padding` adds zero pixels on each side, which do not count in mean and std.
+    """
 
     factor: Tensor
     offset: Tensor
 
-    def __init__(self, train: Images) -> None:
+    def __init__(self, train: Images, padding: int = 0) -> None:
         super().__init__()
+        self.padding = padding
         channels = train.pixels.unbind(-1)
         histogram = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in channels])
         share = histogram.double() / histogram.sum(1, keepdim=True)  # [C, 256]
@@ -116,17 +121,24 @@ class Normaliser(nn.Module):
         mean = (share * value).sum(1)
         std = (share * (value - mean[:, None]).square()).sum(1).sqrt().clamp_min(1.0)
         # Repeated over a row of pixels, [W*C], because a last axis of length 1 or 3 is slow.
-        width = train.pixels.shape[2]
+        width = train.pixels.shape[2] + 2 * padding
         self.register_buffer("factor", (1 / std).float().repeat(width))
         self.register_buffer("offset", (-mean / std).float().repeat(width))
 
     def forward(self, pixels: Tensor) -> Tensor:
+        if p := self.padding:
+            pixels = F.pad(pixels, (0, 0, p, p, p, p))
         scaled = pixels.flatten(2).float().mul_(self.factor).add_(self.offset)
         return scaled.view(pixels.shape).permute(0, 3, 1, 2)  # channels_last in memory
 
 
+def count_steps(images: int, batch_size: int, drop_last: bool) -> int:
+    """Return the number of batches of an epoch."""
+    return images // batch_size if drop_last else -(-images // batch_size)
+
+
 class Batches:
-    """Shuffled, augmented training batches. The last, incomplete one of an epoch is dropped."""
+    """Shuffled, augmented training batches."""
 
     def __init__(
         self,
@@ -136,13 +148,18 @@ class Batches:
         augmentation: str,
         seed: int,
         device: torch.device = CPU,
+        *,
+        crop_padding: int = CROP_PADDING,
+        drop_last: bool = True,
     ) -> None:
-        if augmentation not in ("none", "flip", "crop-flip"):
-            raise unknown("augmentation", augmentation, ("none", "flip", "crop-flip"))
+        if augmentation not in AUGMENTATIONS:
+            raise unknown("augmentation", augmentation, AUGMENTATIONS)
         self.batch_size = min(batch_size, len(train))
+        self.steps = count_steps(len(train), self.batch_size, drop_last)
+        self.samples = min(self.steps * self.batch_size, len(train))  # per epoch
         self.normalise, self.augmentation, self.seed = normalise, augmentation, seed
         self.height, self.width = train.pixels.shape[1:3]
-        p = self.padding = PADDING if augmentation == "crop-flip" else 0
+        p = self.padding = crop_padding if augmentation.startswith("crop") else 0
         # padded before it is moved, so that the device never holds the images twice
         padded = F.pad(train.pixels, (0, 0, p, p, p, p)) if p else train.pixels.contiguous()
         self.pixels, self.labels = padded.to(device), train.labels.to(device)
@@ -150,7 +167,7 @@ class Batches:
         self.y = torch.arange(self.height, device=device)[:, None] * (self.width + 2 * p)
 
     def __len__(self) -> int:
-        return len(self.labels) // self.batch_size
+        return self.steps
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch, which depend on the seed and its number alone."""
@@ -165,7 +182,8 @@ class Batches:
     def _draw_crops(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return each image's first pixel in its padded image, and the step to the next one."""
         top, left = torch.randint(2 * self.padding + 1, (2, count), generator=generator)
-        flipped = torch.randint(2, (count,), generator=generator).bool()
+        is_flipping = self.augmentation.endswith("flip")
+        flipped = torch.randint(1 + is_flipping, (count,), generator=generator).bool()
         row = self.width + 2 * self.padding
         origin = top * row + torch.where(flipped, left + self.width - 1, left)
         return origin, torch.where(flipped, -1, 1)

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils.data import DataLoader
 
+from ressmooth.config import CROP_PADDING
 from ressmooth.errors import ConfigError
-from ressmooth.training.data import PADDING, kept_generators, seed_python, stream
+from ressmooth.training.data import count_steps, kept_generators, seed_python, stream
 
 SAMPLE = 512  # images that are hashed, and whose mean and standard deviation are taken for all
 
@@ -95,8 +97,9 @@ class StreamNormaliser(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, train: Streamed, device: torch.device) -> None:
+    def __init__(self, train: Streamed, device: torch.device, padding: int = 0) -> None:
         super().__init__()
+        self.padding = padding
         pixels = torch.stack([train.read(i)[0] for i in _sample(len(train))]).double()
         shape = (1, -1, 1, 1)
         self.register_buffer("mean", pixels.mean((0, 2, 3)).float().view(shape).to(device))
@@ -104,6 +107,7 @@ class StreamNormaliser(nn.Module):
         self.register_buffer("std", std)
 
     def forward(self, pixels: Tensor) -> Tensor:
+        pixels = pad(pixels, [self.padding] * 4)
         return (pixels.float() - self.mean) / self.std
 
 
@@ -127,14 +131,15 @@ class _Augmented:
         return self.augment(pixels), label
 
 
-def _transform(augmentation: str, image: tuple[int, int, int]) -> Any:
+def _transform(augmentation: str, image: tuple[int, int, int], crop_padding: int) -> Any:
     """Return a transform of torchvision."""
     from torchvision.transforms import v2
 
     height, width, _ = image
-    flip = [v2.RandomHorizontalFlip()] if augmentation != "none" else []
-    crop = [v2.RandomCrop((height, width), PADDING)] if augmentation == "crop-flip" else []
-    return v2.Compose([*crop, *flip]) if flip else v2.Identity()
+    is_cropping, is_flipping = augmentation.startswith("crop"), augmentation.endswith("flip")
+    crop = [v2.RandomCrop((height, width), crop_padding)] if is_cropping else []
+    flip = [v2.RandomHorizontalFlip()] if is_flipping else []
+    return v2.Compose([*crop, *flip]) if crop or flip else v2.Identity()
 
 
 class StreamBatches:
@@ -149,24 +154,30 @@ class StreamBatches:
         seed: int,
         workers: int,
         device: torch.device,
+        *,
+        crop_padding: int = CROP_PADDING,
+        drop_last: bool = True,
     ) -> None:
         self.images, self.normalise, self.seed = images, normalise, seed
         self.batch_size = min(batch_size, len(images))
         self.workers, self.device = workers, device
-        self.augment = _transform(augmentation, images.image)
+        self.steps = count_steps(len(images), self.batch_size, drop_last)
+        self.samples = min(self.steps * self.batch_size, len(images))  # per epoch
+        self.augment = _transform(augmentation, images.image, crop_padding)
 
     def __len__(self) -> int:
-        return len(self.images) // self.batch_size
+        return self.steps
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the shuffled, augmented batches of an epoch, without the last incomplete one."""
+        """Yield the shuffled, augmented batches of an epoch."""
         order = torch.randperm(len(self.images), generator=stream(self.seed, "epoch", epoch))
         data = _Augmented(self.images, self.augment, self.seed, epoch)
-        yield from self._load(data, order[: len(self) * self.batch_size].tolist())
+        yield from self._load(data, order[: self.steps * self.batch_size].tolist())
 
     def in_order(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all images as they are, for an evaluation."""
-        data = _Augmented(self.images, _transform("none", self.images.image), self.seed, 0)
+        unchanged = _transform("none", self.images.image, 0)
+        data = _Augmented(self.images, unchanged, self.seed, 0)
         yield from self._load(data, list(range(len(self.images))))
 
     def _load(self, data: _Augmented, order: list[int]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -99,21 +99,21 @@ class Trainer:
         splits = split(dataset, fraction=c.fraction, selection=c.selection, seed=c.seed)
         train = splits.train
         self.validation, self.test = splits.validation.to(self.device), splits.test
+        self.batching: Any = {"crop_padding": c.crop_padding, "drop_last": c.drop_last}
         self.normalise: Any
         self.batches: Any
         if isinstance(train, Streamed):
-            self.normalise = StreamNormaliser(train, self.device)
+            self.normalise = StreamNormaliser(train, self.device, c.padding)
             self.batches = self._stream(train, c.batch_size, c.augmentation)
         else:
-            self.normalise = Normaliser(train).to(self.device)
-            settings = self.normalise, c.batch_size, c.augmentation, c.seed
-            self.batches = Batches(train, *settings, self.device)
+            self.normalise = Normaliser(train, c.padding).to(self.device)
+            settings = self.normalise, c.batch_size, c.augmentation, c.seed, self.device
+            self.batches = Batches(train, *settings, **self.batching)
 
     def _stream(self, images: Streamed, batch_size: int, augmentation: str) -> StreamBatches:
-        seed, workers = self.config.seed, self.config.loader_workers
-        return StreamBatches(
-            images, self.normalise, batch_size, augmentation, seed, workers, self.device
-        )
+        c = self.config
+        settings = self.normalise, batch_size, augmentation, c.seed, c.loader_workers, self.device
+        return StreamBatches(images, *settings, **self.batching)
 
     def _in_order(self, images: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalised batches for an evaluation."""
@@ -143,7 +143,8 @@ class Trainer:
     def _check_logits(self, model: nn.Module, classes: int) -> None:
         """Raise a ConfigError if a network returns no logits. Creates weights of lazy layers."""
         height, width, channels = self.image
-        logits = model(torch.zeros(2, channels, height, width))
+        p = 2 * self.config.padding
+        logits = model(torch.zeros(2, channels, height + p, width + p))
         check_tensor(f"model {self.config.model!r}", logits, (2, classes))
 
     def check_training(self, classes: int) -> None:
@@ -231,8 +232,8 @@ class Trainer:
         # not sum(), which rounds differently from Python 3.12 on
         loss_sum, correct, kappa = (reduce(add, part, 0.0) for part in parts)
         scale = fmean(map(self.annealing, progress)) if self.annealing else 0.0
-        samples = steps * self.batches.batch_size
-        return loss_sum / steps, 100 * correct / samples, kappa / steps, scale
+        accuracy = 100 * correct / self.batches.samples
+        return loss_sum / steps, accuracy, kappa / steps, scale
 
     def _step(self, images: Tensor, labels: Tensor, progress: float) -> tuple[Tensor, Tensor]:
         images = images.contiguous(memory_format=self.layout)

@@ -218,8 +218,8 @@ def the_loss_is_read_at_every_evaluated_batch():
 def images_are_moved_before_they_are_padded():
     real = data.Batches.__init__
 
-    def init(self, train, normalise, size, augmentation, seed, place):
-        real(self, train.to(place), normalise, size, augmentation, seed, place)
+    def init(self, train, normalise, size, augmentation, seed, place, **options):
+        real(self, train.to(place), normalise, size, augmentation, seed, place, **options)
 
     return mock.patch.object(data.Batches, "__init__", init)
 

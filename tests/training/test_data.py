@@ -2,7 +2,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ressmooth.training.data import Batches, Dataset, Images, Normaliser, split, stream
+from ressmooth.training.data import (
+    AUGMENTATIONS,
+    Batches,
+    Dataset,
+    Images,
+    Normaliser,
+    split,
+    stream,
+)
 
 
 def numbered(count, start=0):
@@ -25,8 +33,8 @@ def unnormalised(pixels):
     return pixels
 
 
-def batches(images, size, augmentation="none", seed=0):
-    return Batches(images, unnormalised, size, augmentation, seed)
+def batches(images, size, augmentation="none", seed=0, **options):
+    return Batches(images, unnormalised, size, augmentation, seed, **options)
 
 
 def epoch_numbers(images, size, epoch=1, seed=0):
@@ -179,7 +187,7 @@ def test_a_batch_is_at_most_as_large_as_the_training_set():
     assert sorted(batch.tolist()) == list(range(10))
 
 
-@pytest.mark.parametrize("augmentation", ["none", "flip", "crop-flip"])
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS)
 def test_batches_depend_on_seed_and_epoch_alone(augmentation):
     def epoch(seed, number):
         pairs = batches(distinct(), 8, augmentation, seed).epoch(number)
@@ -203,24 +211,25 @@ def distinct(count=16, height=6, width=5):
     return Images(torch.cat((pixels, 255 - pixels), -1), torch.arange(count))
 
 
-def crops_and_flips(image, padding):
+def crops_and_flips(image, padding, is_flipping):
     """Return every (top, left, flip) of a zero-padded [H, W, C] image, by slicing."""
     height, width = image.shape[:2]
     padded = F.pad(image, (0, 0, padding, padding, padding, padding))
     offsets = range(2 * padding + 1)
     crops = [padded[t : t + height, x : x + width] for t in offsets for x in offsets]
-    return torch.stack(crops + [crop.flip(1) for crop in crops])
+    return torch.stack(crops + [crop.flip(1) for crop in crops if is_flipping])
 
 
-@pytest.mark.parametrize("augmentation, padding", [("none", None), ("flip", 0), ("crop-flip", 4)])
+@pytest.mark.parametrize(
+    "augmentation, padding",
+    [("none", 0), ("flip", 0), ("crop", 4), ("crop-flip", 4), ("crop-flip", 1)],
+)
 def test_every_crop_and_flip_occurs_and_nothing_else(augmentation, padding):
     images = distinct()
-    possible = [
-        image[None] if padding is None else crops_and_flips(image, padding)
-        for image in images.pixels
-    ]
+    is_flipping = augmentation.endswith("flip")
+    possible = [crops_and_flips(image, padding, is_flipping) for image in images.pixels]
     occurred = torch.zeros(len(possible[0]), dtype=torch.long)
-    training = batches(images, 8, augmentation)
+    training = batches(images, 8, augmentation, crop_padding=padding)
     for epoch in range(1, 151 if padding else 11):
         for pixels, labels in training.epoch(epoch):
             for shown, label in zip(pixels, labels.tolist(), strict=True):
@@ -248,7 +257,7 @@ def test_labels_follow_their_images(augmentation):
         assert torch.equal(numbers(pixels), labels)
 
 
-@pytest.mark.parametrize("augmentation", ["none", "flip", "crop-flip"])
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS)
 def test_batches_are_normalised_and_channels_last(augmentation):
     pixels = torch.randint(256, (20, 6, 5, 3), generator=torch.Generator().manual_seed(0))
     images = Images(pixels.to(torch.uint8), torch.arange(20))
@@ -262,5 +271,24 @@ def test_batches_are_normalised_and_channels_last(augmentation):
 
 
 def test_an_unknown_augmentation_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="'flop'.*'flip'.*crop-flip, flip, none"):
+    with pytest.raises(ValueError, match="'flop'.*'flip'.*crop, crop-flip, flip, none"):
         batches(numbered(4), 2, "flop")
+
+
+@pytest.mark.parametrize("drop_last, sizes", [(True, [8, 8]), (False, [8, 8, 4])])
+def test_the_last_batch_is_kept_if_asked_for(drop_last, sizes):
+    training = batches(numbered(20), 8, drop_last=drop_last)
+    labels = [labels for _, labels in training.epoch(1)]
+    assert [len(each) for each in labels] == sizes and len(training) == len(sizes)
+    assert len(set(torch.cat(labels).tolist())) == sum(sizes) == training.samples
+
+
+def test_padding_surrounds_normalised_images_with_black():
+    pixels = torch.randint(256, (20, 6, 5, 3), generator=torch.Generator().manual_seed(0))
+    images = Images(pixels.to(torch.uint8), torch.arange(20))
+    plain, padded = Normaliser(images)(images.pixels), Normaliser(images, 2)(images.pixels)
+    assert padded.shape == (20, 3, 10, 9) and torch.equal(padded[:, :, 2:-2, 2:-2], plain)
+    black = Normaliser(images)(torch.zeros_like(images.pixels))[:, :, :1, :1]
+    border = torch.ones(10, 9, dtype=torch.bool)
+    border[2:-2, 2:-2] = False
+    assert torch.equal(padded[:, :, border], black[..., 0].expand_as(padded[:, :, border]))

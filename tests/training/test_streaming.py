@@ -53,8 +53,8 @@ def unnormalised(pixels):
     return pixels
 
 
-def batches(images, augmentation="none", seed=0, workers=0):
-    return StreamBatches(images, unnormalised, 8, augmentation, seed, workers, CPU)
+def batches(images, augmentation="none", seed=0, workers=0, **options):
+    return StreamBatches(images, unnormalised, 8, augmentation, seed, workers, CPU, **options)
 
 
 def test_parts_of_a_part_keep_their_images():
@@ -80,13 +80,42 @@ def test_an_epoch_has_each_image_once_and_drops_the_incomplete_batch():
     assert len(torch.cat(found).unique()) == 16
 
 
+def test_the_incomplete_batch_is_kept_if_asked_for():
+    kept = batches(whole(Numbered(20)), drop_last=False)
+    found = [labels for _, labels in kept.epoch(1)]
+    assert [len(labels) for labels in found] == [8, 8, 4] and len(kept) == 3
+    assert len(torch.cat(found).unique()) == 20 == kept.samples
+
+
+def test_crops_move_images_by_at_most_the_padding():
+    lit = torch.zeros(3, 6, 6, dtype=torch.uint8)
+    lit[:, 2, 2] = 255
+    images = whole([(lit, 0)] * 200)
+    for padding in (1, 2):
+        cropped = batches(images, "crop", crop_padding=padding).epoch(1)
+        pixels = torch.cat([pixels for pixels, _ in cropped])
+        moved = set(map(tuple, pixels[:, 0].nonzero()[:, 1:].tolist()))
+        near = range(2 - padding, 3 + padding)
+        assert moved == {(y, x) for y in near for x in near}
+
+
+def test_padding_surrounds_streamed_images():
+    images = whole(Numbered(20))
+    normalise = StreamNormaliser(images, CPU, padding=1)
+    pixels = torch.stack([images.read(i)[0] for i in range(20)])
+    padded = normalise(pixels)
+    assert padded.shape == (20, 3, 8, 8)
+    assert torch.equal(padded[:, :, 1:-1, 1:-1], StreamNormaliser(images, CPU)(pixels))
+    assert padded[:, :, 0].unique().numel() == 1
+
+
 def test_images_of_an_evaluation_come_in_order():
     found = list(batches(whole(Numbered(20)), "crop-flip").in_order())
     assert torch.cat([labels for _, labels in found]).tolist() == list(range(20))
     assert all((pixels[:, :, :, :3] == labels.view(-1, 1, 1, 1)).all() for pixels, labels in found)
 
 
-@pytest.mark.parametrize("augmentation", ["flip", "crop-flip"])
+@pytest.mark.parametrize("augmentation", ["flip", "crop", "crop-flip"])
 def test_batches_depend_on_seed_and_epoch_alone(augmentation):
     images = whole(Numbered(40))
 

@@ -15,8 +15,13 @@ DIGITS = {"dataset": "digits", "fraction": 0.2, "channels_last": False}
 
 @pytest.mark.parametrize(
     "settings, given",
-    [(ALL, plugins()), (DIGITS, NO_PLUGINS), ({**DIGITS, "selection": "holdout"}, NO_PLUGINS)],
-    ids=["plug-ins with a lazy layer", "paper", "holdout"],
+    [
+        (ALL, plugins()),
+        (DIGITS, NO_PLUGINS),
+        ({**DIGITS, "selection": "holdout"}, NO_PLUGINS),
+        ({**DIGITS, "padding": 2}, NO_PLUGINS),
+    ],
+    ids=["plug-ins with a lazy layer", "paper", "holdout", "padding"],
 )
 def test_a_classifier_gives_the_accuracy_of_the_best_epoch(tmp_path, settings, given):
     values = {**settings, "epochs": 3, "batch_size": 16, "lr": 0.02, "seed": 4, "threads": 1}

@@ -102,6 +102,7 @@ def test_a_run_does_not_depend_on_the_state_of_torch(tiny, tmp_path):
     "settings",
     [
         {"method": "smoothing", "augmentation": "crop-flip"},
+        {"augmentation": "crop", "crop_padding": 1, "padding": 2, "drop_last": False},
         {"method": "adaptive_decay", "schedule": "cosine"},
         {"optimizer": "adam", "method": "label_smoothing", "selection": "holdout"},
         {"optimizer": "adagrad", "method": "cross_entropy", "eval_every": 2},
