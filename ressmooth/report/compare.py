@@ -7,6 +7,7 @@ Arms are compared where their condition is the same: data set, network, fraction
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from statistics import fmean
 from typing import Any
 
 from ressmooth.errors import ConfigError, did_you_mean
@@ -271,6 +272,37 @@ def nearest(comparison: Comparison) -> list[list[tuple[Line, float]]]:
         group = readings.setdefault((line.arm.study, line.arm.method or ""), [])
         group.append((line, (abs(own) + abs(sgd)) / 2))
     return [sorted(group, key=lambda r: r[1]) for group in readings.values() if len(group) > 1]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one reading of SGD at several weight decays, beside the paper's."""
+
+    lines: list[Line]
+
+    @property
+    def label(self) -> str:
+        return self.lines[0].arm.label
+
+    @property
+    def distance(self) -> float:
+        """The mean distance from the paper's figures."""
+        return fmean(abs(line.from_paper or 0.0) for line in self.lines)
+
+
+def nearest_rows(comparisons: Iterable[Comparison]) -> list[Row]:
+    """Rank readings of SGD by their distance from the paper over all weight decays of a [grid].
+
+    Takes comparisons by one statistic. Readings that lack a weight decay are left out.
+    """
+    found: dict[tuple[str, str], list[Line]] = {}
+    for comparison in comparisons:
+        for line in comparison.lines:
+            if line.arm.method == "sgd" and line.paper and "weight_decay" in line.arm.condition:
+                found.setdefault((line.arm.study, line.arm.name), []).append(line)
+    longest = max(map(len, found.values()), default=0)
+    rows = [Row(lines) for lines in found.values() if len(lines) == longest > 1]
+    return sorted(rows, key=lambda row: row.distance) if len(rows) > 1 else []
 
 
 def by_selecting_statistic(comparisons: Iterable[Comparison]) -> list[Comparison]:

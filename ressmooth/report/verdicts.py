@@ -14,6 +14,7 @@ from ressmooth.report.compare import (
     Ordering,
     by_selecting_statistic,
     nearest,
+    nearest_rows,
 )
 from ressmooth.report.measure import MISSING, Measure
 from ressmooth.report.reference import reference_name
@@ -26,7 +27,8 @@ def verdict_sentences(comparisons: Sequence[Comparison]) -> list[str]:
     selecting = by_selecting_statistic(comparisons)
     if sum(len(table.tested) for table in selecting) > 2:
         found.insert(0, summary(selecting))
-    return found + [sentence for table in comparisons for sentence in rankings(table)]
+    found += [sentence for table in comparisons for sentence in rankings(table)]
+    return found + [*row_ranking(selecting)]
 
 
 def summary(comparisons: Sequence[Comparison]) -> str:
@@ -179,6 +181,25 @@ def rankings(comparison: Comparison) -> Iterator[str]:
             f"{line.arm.label} with {line.reference.label}: {distance:.2f} points off on average "
             f"(next: {others})." + (" With one seed, this is only a hint." if is_hint else "")
         )
+
+
+def row_ranking(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Say which reading of SGD comes nearest to the paper's row of weight decays."""
+    if not (rows := nearest_rows(comparisons)):
+        return
+    best, *others = rows
+    figures = "; ".join(
+        f"{line.arm.condition['weight_decay']:g}: {line.sample.mean:.2f}, paper {line.paper:.2f}"
+        for line in best.lines
+    )
+    following = "; ".join(f"{row.label} {row.distance:.2f}" for row in others)
+    seeds = [line.sample.n for row in rows for line in row.lines]
+    shown = f"{min(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
+    yield (
+        f"By {comparisons[0].statistic}, the reading of SGD nearest to the paper at all of its "
+        f"{count(len(best.lines), 'weight decay')} is {best.label}: {best.distance:.2f} points off "
+        f"on average ({figures}). Next: {following}. Seeds: {shown}."
+    )
 
 
 def condition_text(condition: Mapping[str, Any]) -> str:
