@@ -489,6 +489,17 @@ def test_a_calm_study(deployment):
     assert [row.split("|")[3] for row in deployment.results("calm")] == ["complete"] * 8
 
 
+def test_workers_compile_networks(deployment):
+    header = "import os, sysconfig as s; print(os.path.exists(s.get_config_h_filename()))"
+    if "True" not in deployment.study("python", "-c", header).stdout:
+        pytest.skip("this stand-in for Python's image lacks its headers")
+    settings = [f"--set={s}" for s in ("name=compiled", "compile=true", "epochs=2", "seeds=1")]
+    deployment.study("python", "-m", "ressmooth.study", "quickstart", *settings)
+    assert [row.split("|")[3] for row in deployment.results("compiled")] == ["complete"] * 6
+    find = ["exec", "-T", "ray-worker", "find", "/cache/inductor", "-name", "*.so"]
+    assert deployment.compose(*find).stdout
+
+
 def test_killed_workers_and_a_restarted_database_cost_nothing(deployment):
     study = deployment.start("python", "-m", "ressmooth.study", "disturbed.toml")
     recorded = "SELECT count(*) FROM run JOIN trial ON trial.id = trial_id JOIN study ON "
