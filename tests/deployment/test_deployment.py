@@ -715,6 +715,35 @@ def test_what_is_deleted_in_mlflow_is_removed_for_good(deployment):
     assert not deployment.compose("exec", "-T", "mlflow", "sh", "-c", files, check=False).stdout
 
 
+def test_a_failed_backup_is_unhealthy_and_old_ones_are_removed(deployment):
+    deployment.environment |= {"BACKUP_SECONDS": "5", "BACKUP_KEEP": "2"}
+    deployment.compose("up", "-d", "--no-deps", "backup")
+    deployment.query("ALTER DATABASE mlflow_auth ALLOW_CONNECTIONS false")
+
+    def health():
+        ((_, container),) = deployment.containers("backup")
+        return container["State"]["Health"]["Status"]
+
+    def found(service, place):
+        listed = ["find", place, "-type", "f", "-printf", "%P\\n"]
+        return set(deployment.compose("exec", "-T", service, *listed).stdout.split("\n"))
+
+    wait_for(lambda: health() == "unhealthy", 180, health)
+    deployment.query("ALTER DATABASE mlflow_auth ALLOW_CONNECTIONS true")
+    deployment.wait_until_healthy()
+    del deployment.environment["BACKUP_SECONDS"]
+    deployment.compose("up", "-d", "--no-deps", "backup")
+    for _ in range(2):
+        deployment.compose("run", "--rm", "-T", "backup", "once")
+    dumps = deployment.directory / "backups" / "dumps"
+    assert len(list(dumps.glob("2*"))) == 2
+    modes = {path.stat().st_mode & 0o777 for path in dumps.glob("2*/*.dump")}
+    assert modes == {0o600}
+    assert found("backup", "/backups/artifacts") == found("mlflow", "/artifacts")
+    del deployment.environment["BACKUP_KEEP"]
+    deployment.compose("up", "-d", "--no-deps", "backup")
+
+
 def test_it_stops_cleanly_and_keeps_everything(deployment):
     rows = deployment.rows()
     began = time.monotonic()
