@@ -142,6 +142,7 @@ def test_only_workers_load_what_they_compile():
     mounts = {name: [m for m in s["tmpfs"] if "exec" in m] for name, s in SERVICES.items()}
     (cache,) = mounts.pop("ray-worker")
     assert cache.startswith("/cache:exec,mode=1777,") and not any(mounts.values())
+    assert "install -d -m 1777 /cache" in (ROOT / "docker" / "Dockerfile").read_text()
     environment = SERVICES["ray-worker"]["environment"]
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         assert environment[name].startswith("/cache/")
