@@ -134,7 +134,18 @@ def test_the_image_is_of_another_user_and_its_dependencies_come_before_the_code(
     assert "\nARG RESSMOOTH_UID=61000\n" in dockerfile
     *_, last = dockerfile.split("\nFROM ")
     assert last.index("COPY --from=dependencies") < last.index("COPY --from=wheel")
-    assert not re.search(r"apt-get|gcc|build-essential", last)
+    assert last.index("apt-get") < last.index("COPY --from=dependencies")
+    assert re.findall(r"apt-get install -y --no-install-recommends (.*?) &&", last) == ["g++"]
+
+
+def test_only_workers_load_what_they_compile():
+    mounts = {name: [m for m in s["tmpfs"] if "exec" in m] for name, s in SERVICES.items()}
+    (cache,) = mounts.pop("ray-worker")
+    assert cache.startswith("/cache:exec,mode=1777,") and not any(mounts.values())
+    assert "install -d -m 1777 /cache" in (ROOT / "docker" / "Dockerfile").read_text()
+    environment = SERVICES["ray-worker"]["environment"]
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        assert environment[name].startswith("/cache/")
 
 
 def test_the_lock_has_every_dependency_in_a_version_that_fits():

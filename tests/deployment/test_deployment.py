@@ -489,6 +489,17 @@ def test_a_calm_study(deployment):
     assert [row.split("|")[3] for row in deployment.results("calm")] == ["complete"] * 8
 
 
+def test_workers_compile_networks(deployment):
+    header = "import os, sysconfig as s; print(os.path.exists(s.get_config_h_filename()))"
+    if "True" not in deployment.study("python", "-c", header).stdout:
+        pytest.skip("this stand-in for Python's image lacks its headers")
+    settings = [f"--set={s}" for s in ("name=compiled", "compile=true", "epochs=2", "seeds=1")]
+    deployment.study("python", "-m", "ressmooth.study", "quickstart", *settings)
+    assert [row.split("|")[3] for row in deployment.results("compiled")] == ["complete"] * 6
+    find = ["exec", "-T", "ray-worker", "find", "/cache/inductor", "-name", "*.so"]
+    assert deployment.compose(*find).stdout
+
+
 def test_killed_workers_and_a_restarted_database_cost_nothing(deployment):
     study = deployment.start("python", "-m", "ressmooth.study", "disturbed.toml")
     recorded = "SELECT count(*) FROM run JOIN trial ON trial.id = trial_id JOIN study ON "
@@ -702,6 +713,35 @@ def test_what_is_deleted_in_mlflow_is_removed_for_good(deployment):
     assert deployment.query(find, "mlflow") == []
     files = f"find /artifacts/{experiment} -type f"
     assert not deployment.compose("exec", "-T", "mlflow", "sh", "-c", files, check=False).stdout
+
+
+def test_a_failed_backup_is_unhealthy_and_old_ones_are_removed(deployment):
+    deployment.environment |= {"BACKUP_SECONDS": "5", "BACKUP_KEEP": "2"}
+    deployment.compose("up", "-d", "--no-deps", "backup")
+    deployment.query("ALTER DATABASE mlflow_auth ALLOW_CONNECTIONS false")
+
+    def health():
+        ((_, container),) = deployment.containers("backup")
+        return container["State"]["Health"]["Status"]
+
+    def found(service, place):
+        listed = ["find", place, "-type", "f", "-printf", "%P\\n"]
+        return set(deployment.compose("exec", "-T", service, *listed).stdout.split("\n"))
+
+    wait_for(lambda: health() == "unhealthy", 180, health)
+    deployment.query("ALTER DATABASE mlflow_auth ALLOW_CONNECTIONS true")
+    deployment.wait_until_healthy()
+    del deployment.environment["BACKUP_SECONDS"]
+    deployment.compose("up", "-d", "--no-deps", "backup")
+    for _ in range(2):
+        deployment.compose("run", "--rm", "-T", "backup", "once")
+    dumps = deployment.directory / "backups" / "dumps"
+    assert len(list(dumps.glob("2*"))) == 2
+    modes = {path.stat().st_mode & 0o777 for path in dumps.glob("2*/*.dump")}
+    assert modes == {0o600}
+    assert found("backup", "/backups/artifacts") == found("mlflow", "/artifacts")
+    del deployment.environment["BACKUP_KEEP"]
+    deployment.compose("up", "-d", "--no-deps", "backup")
 
 
 def test_it_stops_cleanly_and_keeps_everything(deployment):

@@ -105,6 +105,12 @@ def test_failed_log_ins_are_slowed_down_and_logged_with_the_clients_address(serv
     assert "failed log-in of user 'anna' from 192.0.2.7" in log and "wrong" not in log
 
 
+def test_a_short_password_of_a_new_account_says_why(server):
+    account = {"username": "carl", "password": "eleven char"}
+    answer = server.ask("/api/2.0/mlflow/users/create", body=account)
+    assert answer.status == 400 and "12 characters" in answer.text
+
+
 @pytest.mark.parametrize("password", ("short", "eleven char\n"))
 def test_a_password_that_is_too_short_says_why(tmp_path, password):
     server = Deployed(tmp_path)
