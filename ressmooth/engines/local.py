@@ -161,6 +161,8 @@ class LocalEngine(Stoppable):
         self.scheduler.failed(run, error)
         self.store.release_run(run.next_attempt)
         self.view.lost(worker.number, str(error))
+        worker.send(None)  # it waits for an answer, then ends
+        self._replace(worker)
 
     def _decide(self, run: RunRow, epoch: int, best: float | None) -> Decision:
         if self.is_stopping:

@@ -127,11 +127,22 @@ def _load_decoded(key: str, root: Path) -> Dataset | None:
     for path in root.glob(f"{key}-*.pt"):
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if path.stem == f"{key}-{digest}":  # the file is intact
-            parts = torch.load(path, mmap=True, weights_only=True)
-            train, test = Images(**parts.pop("train")), Images(**parts.pop("test"))
-            return Dataset(train, test, **parts)
+        if path.stem == f"{key}-{digest}" and (found := _read_decoded(path)):  # it is intact
+            return found
     return None
+
+
+def _read_decoded(path: Path) -> Dataset | None:
+    """Return what a decoded file holds, or None if somebody has put another file in its place."""
+    try:
+        parts = torch.load(path, mmap=True, weights_only=True)
+        train, test = Images(**parts.pop("train")), Images(**parts.pop("test"))
+        found = Dataset(train, test, **parts)
+        _checked(found)
+    except Exception:  # torch raises EOFError, RuntimeError, UnpicklingError ...
+        return None
+    # a study that has recorded this hash refuses data with another one
+    return found if found.sha256 in (None, _hashed(found).sha256) else None
 
 
 def _decode(key: str, root: Path, read: Callable[[], Dataset]) -> Dataset:

@@ -210,6 +210,35 @@ def test_a_broken_study_fails_alone_and_shows_the_problem(home, service, tmp_pat
 
 
 @slow
+def test_a_study_that_breaks_in_a_worker_costs_no_other_study_a_retry(home, service, tmp_path):
+    """The worker that reports it ends, and must not take a run of another study with it."""
+    marker = home.directory / "data" / "changed"
+    marker.parent.mkdir(exist_ok=True)
+    changing = "    count += int((root / 'changed').exists())\n    generator = "
+    plugin = write(tmp_path, SOURCE.replace("    generator = ", changing, 1))
+    file = tmp_path / "own.toml"
+    file.write_text(OWN.replace('"own"', '"changing"').replace("= 3", f"= {FOREVER}"))
+    home.study(file, "--plugin", str(plugin), "--detach")
+    home.wait_for_epochs("changing", 1, service)
+    home.submit("beside", epochs=FOREVER)
+    home.wait_for_epochs("beside", 1, service)
+    marker.touch()
+    for worker in workers_of(service):  # the run of each study has to be resumed
+        worker.kill()
+    home.wait_until("changing", "failed", service)
+    marker.unlink()
+    assert "its content has changed" in home.store.study("changing").problem
+    runs = """
+        SELECT run.last_epoch, failures FROM run JOIN trial ON trial.id = run.trial_id
+        JOIN study ON study.id = trial.study_id WHERE name = 'beside' AND last_epoch > 0
+    """
+    home.wait(lambda: len(home.query(runs)) == 2, service)
+    assert sum(failures for _, failures in home.query(runs)) == 1
+    home.command("stop", "beside")
+    home.wait_until("beside", "stopped", service)
+
+
+@slow
 def test_a_waiting_study_can_be_deleted_and_its_number_used_again(home, service, alone):
     for _ in range(3):
         home.submit("deleted", epochs=FOREVER)
