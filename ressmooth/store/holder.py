@@ -33,8 +33,7 @@ class Holder:
 
         Containers and cloned machines can share a host name, and each has its own pids.
         """
-        place = self.token.rpartition("/")[0]
-        if self.host != socket.gethostname() or not place or place != _place():
+        if not self._is_near():
             return False
         try:
             os.kill(self.pid, 0)
@@ -44,6 +43,16 @@ class Holder:
             pass  # it is somebody else's
         found = _process(self.pid)
         return found is not None and (found[0] in "ZX" or found[1] != self.started)
+
+    def is_running(self) -> bool:
+        """Tell whether the process is certainly alive and not stopped, whatever the clock says."""
+        found = _process(self.pid) if self._is_near() else None
+        return found is not None and found[0] in "RSD" and found[1] == self.started
+
+    def _is_near(self) -> bool:
+        """Tell whether its pid is valid here."""
+        place = self.token.rpartition("/")[0]
+        return bool(place) and self.host == socket.gethostname() and place == _place()
 
 
 @cache

@@ -200,9 +200,13 @@ def _released(running: StudyState) -> dict[str, Any]:
 
 
 def is_over(row: RowMapping, lease: timedelta) -> bool:
-    """Tell whether a lease has lapsed, or its process has certainly ended."""
+    """Tell whether a lease has lapsed, or its process has certainly ended.
+
+    When the clock jumps, all leases seem to have lapsed, so a process that is seen running keeps
+    its own.
+    """
     holder = holder_of(row)
     if holder is None:
         return True
     silent = abs(row["now"] - row["beat_at"])  # a clock that was set back leaves it in the future
-    return silent > lease or holder.is_dead()
+    return holder.is_dead() or (silent > lease and not holder.is_running())

@@ -85,7 +85,6 @@ def test_input_output_errors_stop_the_study_and_lose_nothing(
 
 
 @pytest.mark.chaos
-@pytest.mark.xfail(reason="until the next heartbeat after a jump, a second launcher takes over")
 def test_a_clock_that_jumps_by_an_hour_changes_nothing(library, study, tmp_path, calm):
     """Also for a second launcher, which must not take the study from the living one."""
     home, clock = tmp_path / "home", tmp_path / "clock"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +38,12 @@ def child():
 def holder_of(process):
     started = int(Path(f"/proc/{process.pid}/stat").read_text().split()[21])
     return dataclasses.replace(Holder.here(), pid=process.pid, started=started)
+
+
+def stop(process):
+    """Freeze a process, as SIGSTOP or a debugger does."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
 
 def age_heartbeat(store, seconds, table="study"):
@@ -170,6 +177,27 @@ def test_a_living_launcher_keeps_its_study_when_the_clock_jumps(store, study_id)
             store.acquire(study_id, Holder.here())
 
 
+@pytest.mark.parametrize("jump", [3600, -3600])
+def test_a_jump_of_the_clock_ends_no_lease_of_a_process_that_runs_here(
+    store, study_id, child, jump
+):
+    """Also before its next heartbeat, which would renew the lease."""
+    store.acquire(study_id, holder_of(child))
+    age_heartbeat(store, jump)
+    with pytest.raises(StudyBusy):
+        store.acquire(study_id, Holder.here())
+
+
+def test_a_stopped_launcher_on_this_host_is_replaced_when_its_lease_lapses(store, study_id, child):
+    store.acquire(study_id, holder_of(child))
+    stop(child)
+    age_heartbeat(store, 110)
+    with pytest.raises(StudyBusy):
+        store.acquire(study_id, Holder.here())
+    age_heartbeat(store, 130)
+    store.acquire(study_id, Holder.here())
+
+
 def test_a_heartbeat_renews_the_lease_and_records_the_time(store, study_id):
     elsewhere = dataclasses.replace(Holder.here(), host="elsewhere")
     store.acquire(study_id, elsewhere)
@@ -229,6 +257,7 @@ def test_the_next_service_has_the_studies_of_the_first(store, served, child, fir
         child.wait()
         assert store.service().is_alive is False
     elif first == "fell silent":
+        stop(child)
         age_service(store, 21)
         assert store.service().is_alive is False
     else:
