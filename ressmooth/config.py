@@ -294,7 +294,8 @@ def parse(values: Mapping[str, Any], plugins: Plugins = NO_PLUGINS) -> RunConfig
     if config.nesterov and not config.momentum:  # not a validator: settings are also checked alone
         raise ConfigError("nesterov = True: needs momentum above 0")
     if config.crop_padding != CROP_PADDING and not config.augmentation.startswith("crop"):
-        raise ConfigError(f"crop_padding = {config.crop_padding}: needs augmentation = 'crop-flip'")
+        needs = "needs augmentation = 'crop' or 'crop-flip'"
+        raise ConfigError(f"crop_padding = {config.crop_padding}: {needs}")
     return config
 
 

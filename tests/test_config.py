@@ -169,7 +169,7 @@ def test_the_table_of_used_settings_names_every_choice():
 
 
 def test_crop_padding_needs_crops():
-    with pytest.raises(ConfigError, match="crop_padding = 2: needs augmentation = 'crop-flip'"):
+    with pytest.raises(ConfigError, match="crop_padding = 2: needs augmentation = 'crop' or"):
         parse({"augmentation": "flip", "crop_padding": 2})
     assert parse({"augmentation": "crop", "crop_padding": 2}).crop_padding == 2
     assert parse({"dataset": "cifar10", "crop_padding": 2}).augmentation == "crop-flip"
