@@ -84,8 +84,19 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def is_dockers(pid):
+    """Whether a process is Docker's or in a container, as far as this user may see."""
+    try:
+        own, its = (os.readlink(f"/proc/{each}/ns/pid") for each in ("self", pid))
+        return its != own or psutil.Process(pid).name().startswith("docker")
+    except (OSError, psutil.Error):
+        return True
+
+
 def listening():
-    return {c.laddr for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    """The addresses on which Docker listens. Other programs open ports here meanwhile."""
+    found = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    return {c.laddr for c in found if is_dockers(c.pid)}
 
 
 class Deployment:
@@ -434,13 +445,16 @@ def test_a_service_of_another_build_gets_no_work(deployment):
     assert deployment.state("quickstart") == "ended"
 
 
-def test_every_member_of_the_group_docker_can_use_it(deployment, tmp_path):
+def test_every_member_of_the_group_docker_can_use_it(deployment, tmp_path, tmp_path_factory):
     if os.geteuid() != 0:
         pytest.skip("becoming another user needs root")
     config = tmp_path / "docker"
-    shutil.copytree(Path.home() / ".docker", config, dirs_exist_ok=True)
+    config.mkdir()
+    if (own := Path.home() / ".docker").exists():
+        shutil.copytree(own, config, dirs_exist_ok=True)
+    base = tmp_path_factory.getbasetemp()
     for place in (config, *config.parents, deployment.directory, *deployment.directory.parents):
-        if "pytest-of" in str(place):
+        if place.is_relative_to(base) or "pytest-of" in str(place):
             place.chmod(0o755)
     another = {"user": 54321, "group": Path("/var/run/docker.sock").stat().st_gid}
     options = another | {"extra_groups": [], "cwd": deployment.directory}
