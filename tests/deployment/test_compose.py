@@ -248,6 +248,7 @@ def test_a_command_starts_no_service_and_trains_nothing_itself():
         "RESSMOOTH_COMMAND": "docker compose run --rm study ressmooth",
         "RESSMOOTH_SERVE": "docker compose up -d",
         "RESSMOOTH_REPORTS": "/reports",
+        "RESSMOOTH_DASHBOARD": "docker compose --profile dashboard up -d dashboard dashboard-gate",
         "RESSMOOTH_CLEAN_MLFLOW": "docker compose exec mlflow clean-mlflow",
     }
 
