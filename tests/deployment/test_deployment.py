@@ -625,10 +625,13 @@ def test_a_worker_of_another_build_gets_no_runs(deployment):
 
 def test_an_upgrade_is_one_command_and_studies_go_on(deployment):
     (deployment.directory / "studies" / "upgraded.toml").write_text(STUDY.format(name="upgraded"))
-    deployment.submit("upgraded.toml")
-    wait_for(lambda: deployment.epochs("upgraded") > 20, 120)
     with open(deployment.directory / "ressmooth" / "build.py", "a") as source:
         source.write("# a newer version\n")
+    # Fills the cache, so that the study still runs when the upgrade has built.
+    ahead = ["-f", "docker/Dockerfile", "--build-arg", "RESSMOOTH_UID=61000", "."]
+    run("docker", "build", *ahead, cwd=deployment.directory, check=True)
+    deployment.submit("upgraded.toml")
+    wait_for(lambda: deployment.epochs("upgraded") > 20, 120)
     ((_, before),) = deployment.containers("scheduler")
     environment = deployment.environment | {"COMPOSE": " ".join(deployment.compose_command)}
     done = run("docker/upgrade", "--no-pull", cwd=deployment.directory, env=environment)
