@@ -261,6 +261,9 @@ def test_all_services_come_up_healthy(deployment):
     names = {name for name, _ in deployment.containers()}
     services = {"db", "migrate", "mlflow", "ray-head", "ray-worker", "scheduler", "backup"}
     assert names == services | {"gate", "alarm"}
+    mounts = [mount for _, c in deployment.containers() for mount in c["Mounts"]]
+    volumes = {mount["Name"] for mount in mounts if mount["Type"] == "volume"}
+    assert all(name.startswith("ressmooth-test_") for name in volumes)  # or `down` leaves it behind
 
 
 def test_a_study_is_submitted_shown_and_in_postgresql(deployment):
