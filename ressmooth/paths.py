@@ -85,6 +85,17 @@ def report_out(study: str) -> str:
     return f"{place}/{study}" if place else "report"
 
 
+def dashboard_command(export: Path, home_directory: Path) -> str:
+    """Return the command that shows an export in Optuna's dashboard.
+
+    RESSMOOTH_DASHBOARD overrides it for optuna.db of the home, which the deployment shows.
+    """
+    deployed = os.environ.get("RESSMOOTH_DASHBOARD")
+    if deployed and export.absolute() == home_directory.absolute() / "optuna.db":
+        return deployed
+    return shlex.join(["optuna-dashboard", f"sqlite:///{export}"])
+
+
 def make_home(path: Path) -> None:
     """Create a home that only its owner can enter. One that exists keeps its mode."""
     make_directory(path, 0o700)

@@ -17,7 +17,7 @@ from ressmooth.cli import find_study, main, open_home, with_home
 from ressmooth.cli.output import check_directory, check_replaceable, with_force
 from ressmooth.errors import ConfigError, StorageError, TrackingError
 from ressmooth.formatting import count
-from ressmooth.paths import command, make_directory, report_directory
+from ressmooth.paths import command, dashboard_command, make_directory, report_directory
 from ressmooth.paths import home as default_home
 
 if TYPE_CHECKING:
@@ -254,8 +254,7 @@ def export(
         from ressmooth.report.export import is_optuna_export, write_optuna
 
         _replace(out, home, force, is_optuna_export, partial(write_optuna, store, row))
-        dashboard = join(["optuna-dashboard", f"sqlite:///{out}"])
-        click.echo(f"wrote {out}; open it with: {dashboard}")
+        click.echo(f"wrote {out}; open it with: {dashboard_command(out, home)}")
     else:
         _export_table(store, row, table or "epochs", form, out, force, home)
 

@@ -34,6 +34,14 @@ def test_export_to_optuna_has_a_study_per_arm_with_every_finished_trial(home, tm
     assert bad.state.name == "FAIL" and bad.value is None
 
 
+def test_the_deployment_shows_an_export_with_its_own_command(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("RESSMOOTH_DASHBOARD", "docker compose --profile dashboard up -d")
+    shown, other = home / "optuna.db", tmp_path / "o.db"  # its dashboard shows the first only
+    done = run(*EXPORT, str(shown), home=home).output
+    assert done == f"wrote {shown}; open it with: docker compose --profile dashboard up -d\n"
+    assert "open it with: optuna-dashboard sqlite:" in run(*EXPORT, str(other), home=home).output
+
+
 def test_an_export_replaces_an_earlier_one_and_leaves_no_other_file(home, tmp_path):
     for _ in range(2):
         run("export", "tiny", "--format", "optuna", "--out", str(tmp_path / "o.db"), home=home)

@@ -102,6 +102,15 @@ def test_only_three_services_have_a_way_out():
     }
 
 
+@every_service
+def test_no_container_leaves_a_volume_without_a_name(name):
+    """Images of PostgreSQL declare this one, and `down` would leave it behind."""
+    service = SERVICES[name]
+    if service["image"].startswith("postgres:"):
+        places = [*service["tmpfs"], *(v.split(":")[1] for v in service["volumes"])]
+        assert "/var/lib/postgresql/data" in places
+
+
 def test_images_have_a_version():
     for service in SERVICES.values():
         ours = re.escape("${COMPOSE_PROJECT_NAME:-ressmooth}:latest")
@@ -248,6 +257,7 @@ def test_a_command_starts_no_service_and_trains_nothing_itself():
         "RESSMOOTH_COMMAND": "docker compose run --rm study ressmooth",
         "RESSMOOTH_SERVE": "docker compose up -d",
         "RESSMOOTH_REPORTS": "/reports",
+        "RESSMOOTH_DASHBOARD": "docker compose --profile dashboard up -d dashboard dashboard-gate",
         "RESSMOOTH_CLEAN_MLFLOW": "docker compose exec mlflow clean-mlflow",
     }
 
