@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ressmooth.spec import Resources, StudySpec
     from ressmooth.store import RunRow, Store
 
+MAX_STRIKES = 2  # runs whose workers a GPU may lose before they record an epoch
 GRACE = 10.0  # seconds that a stopped study gives its runs to end their epoch
 
 

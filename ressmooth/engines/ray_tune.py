@@ -12,10 +12,13 @@ from ray.tune.execution import tune_controller
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
+from ressmooth.engines.ray_gpus import Reservations
 from ressmooth.errors import ConfigError
 
 if TYPE_CHECKING:
     from ressmooth.engines.ray import RayEngine
+
+NODE_LOST = "worker lost with its node"
 
 
 class LeaveTune(BaseException):
@@ -79,10 +82,14 @@ class PlannerScheduler(_TunePart, FIFOScheduler):
         self.engine.lost(trial.trial_id, _reason(message))
 
 
-class TickCallback(_TunePart, tune.Callback):
+class EventCallback(_TunePart, tune.Callback):
     @_leave_on_error
     def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
         self.engine.on_step()
+
+    @_leave_on_error
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self.engine.on_start(trial.trial_id, trial.temporary_state.ray_actor)
 
 
 class _ActorManager(RayActorManager):
@@ -98,6 +105,7 @@ class _ActorManager(RayActorManager):
 
 
 tune_controller.RayActorManager = _ActorManager  # type: ignore[attr-defined]
+tune_controller.PlacementGroupResourceManager = Reservations  # type: ignore[attr-defined]
 
 
 def _reason(message: str) -> str:
@@ -107,5 +115,5 @@ def _reason(message: str) -> str:
     if "worker process has died" in message:
         return "worker killed, possibly out of memory"
     if "The actor" in message:
-        return "worker lost with its node"
+        return NODE_LOST
     return f"worker died: {message.split('RuntimeError: ')[-1].strip().splitlines()[-1]}"
