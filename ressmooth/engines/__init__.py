@@ -130,6 +130,10 @@ def check_fits(spec: "StudySpec", engine: Engine) -> None:
             f"device = 'cuda': runs get no GPU, because resources.gpus_per_run = {given!r}, and "
             f"there are {engine.gpus:g} GPUs; this would be {engine}"
         )
+    if "tf32" in spec.precisions and not engine.gpus_per_run:
+        raise ConfigError(
+            f"precision = 'tf32': only GPUs have it, and this would be {engine}; use 'fp32'"
+        )
     if given != "auto" and given > engine.gpus_per_run:  # the service's workers are for all studies
         raise ConfigError(
             f"resources.gpus_per_run = {given:g}: the service gives each run "
