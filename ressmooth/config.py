@@ -293,6 +293,8 @@ def parse(values: Mapping[str, Any], plugins: Plugins = NO_PLUGINS) -> RunConfig
         raise ConfigError(*(_describe(detail) for detail in error.errors())) from None
     if config.nesterov and not config.momentum:  # not a validator: settings are also checked alone
         raise ConfigError("nesterov = True: needs momentum above 0")
+    if config.precision == "tf32" and config.device == "cpu":
+        raise ConfigError("precision = 'tf32': only GPUs have it; use 'fp32', or another device")
     if config.crop_padding != CROP_PADDING and not config.augmentation.startswith("crop"):
         needs = "needs augmentation = 'crop' or 'crop-flip'"
         raise ConfigError(f"crop_padding = {config.crop_padding}: {needs}")

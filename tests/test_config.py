@@ -168,6 +168,12 @@ def test_the_table_of_used_settings_names_every_choice():
         assert key not in ("method", "distribution") or set(by) == set(names)
 
 
+def test_tf32_needs_a_gpu():
+    with pytest.raises(ConfigError, match="precision = 'tf32': only GPUs have it; use 'fp32'"):
+        parse({"precision": "tf32", "device": "cpu"})
+    assert parse({"precision": "tf32"}).device == "auto"
+
+
 def test_crop_padding_needs_crops():
     with pytest.raises(ConfigError, match="crop_padding = 2: needs augmentation = 'crop' or"):
         parse({"augmentation": "flip", "crop_padding": 2})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ressmooth.spec import Resources, StudySpec
     from ressmooth.store import RunRow, Store
 
+MAX_STRIKES = 2  # runs whose workers a GPU may lose before they record an epoch
 GRACE = 10.0  # seconds that a stopped study gives its runs to end their epoch
 
 
@@ -128,6 +129,10 @@ def check_fits(spec: "StudySpec", engine: Engine) -> None:
         raise ConfigError(
             f"device = 'cuda': runs get no GPU, because resources.gpus_per_run = {given!r}, and "
             f"there are {engine.gpus:g} GPUs; this would be {engine}"
+        )
+    if "tf32" in spec.precisions and not engine.gpus_per_run:
+        raise ConfigError(
+            f"precision = 'tf32': only GPUs have it, and this would be {engine}; use 'fp32'"
         )
     if given != "auto" and given > engine.gpus_per_run:  # the service's workers are for all studies
         raise ConfigError(

@@ -20,7 +20,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ressmooth.engines import Decision, Stoppable, worker_died
+from ressmooth.engines import MAX_STRIKES, Decision, Stoppable, worker_died
 from ressmooth.engines.placement import Gpus, gpus_per_run, slots, visible_gpus
 from ressmooth.engines.worker import work
 from ressmooth.errors import ConfigError, DeviceError, RessmoothError
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 TICK = 0.5  # seconds
 MAX_STARTS = 10
 MAX_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")  # characters; Linux allows 107 in all
-MAX_STRIKES = 2  # runs that a GPU may lose before their first epoch
 
 
 class LocalEngine(Stoppable):
@@ -137,8 +136,9 @@ class LocalEngine(Stoppable):
             return
         if kind == "epoch":
             epoch, best = content
-            worker.has_trained = True
-            self.strikes[worker.number].clear()
+            if epoch.epoch > run.last_epoch:  # a resumed run reports its last epoch again
+                worker.has_trained = True
+                self.strikes[worker.number].clear()
             self.view.epoch(worker.number, epoch, best)
             worker.send(self._decide(run, epoch.epoch, best))
         else:

@@ -11,21 +11,27 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import redirect_stdout
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import tune
-from ray.air.execution._internal import RayActorManager
-from ray.tune.execution import tune_controller
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from ressmooth import paths
 from ressmooth.build import build_resource
-from ressmooth.engines import Decision, Stoppable, worker_died
+from ressmooth.engines import MAX_STRIKES, Decision, Stoppable, worker_died
 from ressmooth.engines.ray_cluster import RayCluster
+from ressmooth.engines.ray_gpus import GpuRecord, Kept, Place, this_place
+from ressmooth.engines.ray_tune import (
+    NODE_LOST,
+    EventCallback,
+    LeaveTune,
+    PlannerScheduler,
+    PlannerSearcher,
+)
 from ressmooth.errors import ConfigError, DeviceError, RessmoothError, first_line
 from ressmooth.formatting import count
 from ressmooth.spec import Resources
@@ -34,10 +40,11 @@ from ressmooth.store import Holder, RunRow, State, Store
 if TYPE_CHECKING:
     from ressmooth.engines.progress import EventLog
     from ressmooth.engines.runner import Recorded
-    from ressmooth.engines.scheduler import Scheduler
+    from ressmooth.engines.scheduler import ActiveStudy, Scheduler
 
 MAX_TRIALS = 1000  # of one call of Tune
 SHARE = 0.0001  # of the resource that marks nodes with the same build; Ray's smallest amount
+UNSEEN = "worker died: DeviceError: "  # torch cannot use the GPU
 REFRESH = 10.0  # seconds between two questions about the cluster's nodes
 
 
@@ -47,6 +54,7 @@ class RayEngine(Stoppable):
     def __init__(self, resources: Resources, workers: int | None, url: str) -> None:
         self.cluster = RayCluster(resources, workers, url)
         self.worker = Worker  # the benchmark replaces it
+        self.record = GpuRecord()
         self.running: dict[str, tuple[int, RunRow]] = {}  # Ray's trial id -> row in the view, run
         self.refreshed = time.monotonic()
 
@@ -86,7 +94,7 @@ class RayEngine(Stoppable):
             # Ray prints about lost workers, and so does the view
             with open(os.devnull, "w") as devnull, redirect_stdout(devnull):
                 self._fit()
-        except _LeaveTune as leave:
+        except LeaveTune as leave:
             if leave.error is not None:
                 raise leave.error from None
         finally:
@@ -113,15 +121,15 @@ class RayEngine(Stoppable):
         return tune.Tuner(
             tune.with_resources(worker, needs),
             tune_config=tune.TuneConfig(
-                search_alg=_PlannerSearcher(self),
-                scheduler=_PlannerScheduler(self),
+                search_alg=PlannerSearcher(self),
+                scheduler=PlannerScheduler(self),
                 num_samples=-1,
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(
                 name="study",
                 storage_path=scratch,
-                callbacks=[_TickCallback(self)],
+                callbacks=[EventCallback(self)],
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=0),
                 verbose=0,
@@ -145,6 +153,8 @@ class RayEngine(Stoppable):
     def decide(self, trial: str, epoch: Any, best: float | None) -> str:
         row, run = self.running[trial]
         self.view.epoch(row, epoch, best)
+        if epoch.epoch > run.last_epoch and self.record.works(trial, run.id):
+            self._count_places()
         if self.is_stopping:
             return TrialScheduler.STOP
         decision = self.scheduler.decide(run, epoch.epoch, best)
@@ -156,12 +166,14 @@ class RayEngine(Stoppable):
     def ended(self, trial: str, error: Exception | None) -> None:
         """Handle a run that finished, was stopped, or met an error that stops the study."""
         row, run = self.running.pop(trial)
+        self.record.asked.pop(trial, None)
         if error is not None:
             self.scheduler.failed(run, error)
             self.store.release_run(run.next_attempt)
             self.view.lost(row, str(error))
             return
         if self.store.run(run.id).state.is_terminal:
+            self._free_place_of(run)
             self.scheduler.ended(run)
         else:
             self._release(run)
@@ -170,25 +182,68 @@ class RayEngine(Stoppable):
     def lost(self, trial: str, reason: str) -> None:
         """Handle a run whose worker or node died."""
         row, run = self.running.pop(trial)
+        place = self.record.left(trial)
         if self.is_stopping:  # the signal that stops us may have reached the worker too
             self._release(run)
+        elif place is not None and reason.startswith(UNSEEN):  # it costs the GPU, not the run
+            cause = reason.removeprefix(UNSEEN)
+            self._release(run)
+            self.view.lost(row, cause)
+            self._retire(place, cause)
         else:
-            died = worker_died(self.scheduler, self.store, self.home, run, reason)
-            self.view.lost(row, died)
+            study = self.scheduler.study_of(run)
+            self.view.lost(row, worker_died(self.scheduler, self.store, self.home, run, reason))
+            after = self.store.run(run.id)
+            if after.state.is_terminal:
+                self._free_place_of(after)
+            if place is not None and after.last_epoch == run.last_epoch and reason != NODE_LOST:
+                self._suspect(place, after, study, reason)
+
+    def _suspect(self, place: Place, run: RunRow, study: "ActiveStudy", reason: str) -> None:
+        """Retire a GPU that loses its workers at once. Retry the first such run elsewhere."""
+        if self.record.strike(place, run.id) >= MAX_STRIKES:
+            self._retire(place, f"it lost the workers of {MAX_STRIKES} runs at once ({reason})")
+        elif not run.state.is_terminal and self._count_places() > 1:
+            self.record.kept[place.reservation] = Kept(place, run.id, study)
+            self._count_places()
+
+    def _retire(self, place: Place, reason: str) -> None:
+        """Use a GPU no longer."""
+        self.record.kept[place.reservation] = Kept(place)
+        text = f"{place} gets no more runs: {reason}"
+        if not self._count_places() and not (self.record.free_all() and self._count_places()):
+            raise DeviceError(f"{text}; no other place is left")
+        self.view.print(text)
+
+    def _free_place_of(self, run: RunRow) -> None:
+        """Use a place again that was kept until a run has shown that it trains elsewhere."""
+        if self.record.ended(run.id):
+            self._count_places()
+
+    def _count_places(self) -> int:
+        """Return how many runs fit on the nodes and GPUs that are in use."""
+        self.cluster.unused = len(self.record.kept)
+        return self.cluster.refresh()
 
     def _release(self, run: RunRow) -> None:
         self.store.release_run(run.next_attempt)
         self.scheduler.released(run)
 
+    def on_start(self, trial: str, worker: Any) -> None:
+        """Called before a worker gets its first or next run."""
+        if self.gpus_per_run:
+            self.record.started(trial, worker)
+
     def on_step(self) -> None:
         """Called between two of Tune's events."""
         self.tick()
         if self.grace_is_over:
-            raise _LeaveTune
+            raise LeaveTune
         if time.monotonic() - self.refreshed > REFRESH:
             self.refreshed = time.monotonic()
             before = self.cluster.capacity
-            if not self.cluster.refresh() and before:
+            self.record.clean(self.cluster.alive, self.scheduler.studies.values())
+            if not self._count_places() and before:
                 self.view.print(f"no node has room for a run, waiting: {self.cluster.description}")
 
 
@@ -221,6 +276,9 @@ class Worker(tune.Trainable):
             return {"done": True, "error": error}
         return {"epoch": epoch, "best": best}
 
+    def place(self) -> Place:
+        return this_place()
+
     def _begin(self) -> "Recorded":
         from ressmooth.engines.runner import epochs
 
@@ -242,99 +300,6 @@ def _needs(cpus: float, gpus: float, config: dict[str, Any]) -> tune.PlacementGr
     build = build_resource()
     same_build = {build: SHARE} if build else {}
     return tune.PlacementGroupFactory([{"CPU": cpus, "GPU": whole, **same_build}])
-
-
-class _LeaveTune(BaseException):
-    """Leaves Tune's loop at once. Tune's own way waits for workers and turns errors into text."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
-
-
-def _leave_on_error(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception as error:
-            raise _LeaveTune(error) from error
-
-    return call
-
-
-class _TunePart:
-    """Base of the objects that Tune pickles. They are never restored."""
-
-    def __init__(self, engine: RayEngine) -> None:
-        super().__init__()
-        self.engine = engine
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-
-class _PlannerSearcher(_TunePart, Searcher):
-    @_leave_on_error
-    def suggest(self, trial_id: str) -> Any:
-        return self.engine.next_run(trial_id)
-
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Do nothing: the scheduler handles this event."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Do nothing: the Store has everything."""
-
-
-class _PlannerScheduler(_TunePart, FIFOScheduler):
-    @_leave_on_error
-    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
-        return self.engine.decide(trial.trial_id, result["epoch"], result["best"])
-
-    @_leave_on_error
-    def on_trial_complete(self, controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        self.engine.ended(trial.trial_id, result.get("error"))
-
-    @_leave_on_error
-    def on_trial_error(self, controller: Any, trial: Any) -> None:
-        message = Path(trial.error_file).read_text()
-        if "creation task" in message:
-            raise ConfigError(
-                f"a worker cannot start: {message.strip().splitlines()[-1]}; "
-                "every node needs the launcher's ressmooth and Python"
-            )
-        self.engine.lost(trial.trial_id, _reason(message))
-
-
-class _TickCallback(_TunePart, tune.Callback):
-    @_leave_on_error
-    def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
-        self.engine.on_step()
-
-
-class _ActorManager(RayActorManager):
-    """Makes Tune survive Ray's memory monitor: it mistakes a kill for an internal error.
-
-    Needed with Ray 2.60; pyproject.toml pins that version because the class is private.
-    """
-
-    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
-        if isinstance(exception, ray.exceptions.OutOfMemoryError):
-            exception = ray.exceptions.RayActorError(error_msg=str(exception))
-        super()._actor_task_failed(tracked_actor_task, exception)
-
-
-tune_controller.RayActorManager = _ActorManager  # type: ignore[attr-defined]
-
-
-def _reason(message: str) -> str:
-    """Return in a few words why a worker was lost, from the message of Ray 2.60."""
-    if "low on memory" in message:
-        return "worker killed: its node is out of memory"
-    if "worker process has died" in message:
-        return "worker killed, possibly out of memory"
-    if "The actor" in message:
-        return "worker lost with its node"
-    return f"worker died: {message.split('RuntimeError: ')[-1].strip().splitlines()[-1]}"
 
 
 def _shut_down() -> None:

@@ -38,6 +38,8 @@ class RayCluster:
     def __init__(self, resources: Resources, workers: int | None, url: str) -> None:
         self.resources, self.wanted, self.url = resources, workers, url
         self.capacity = self.silent = 0
+        self.unused = 0  # places whose GPU is broken
+        self.alive: set[str] = set()  # Ray's ids of nodes
         self.address = os.environ.get("RAY_ADDRESS") or "local"
         if self.address.startswith("ray://"):
             raise ConfigError(
@@ -76,7 +78,10 @@ class RayCluster:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
             cores = len(os.sched_getaffinity(0))
             needed = math.ceil(self.workers * self.resources.cpus_per_run)
-            options = {"num_cpus": max(cores, needed), "include_dashboard": False}
+            gpus = visible_gpus()  # Ray sees no MIG instances
+            os.environ.update({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
+            options = {"num_cpus": max(cores, needed), "num_gpus": len(gpus)}
+            options["include_dashboard"] = False
         try:
             self._init(options)
         except SystemExit:  # a SIGTERM came meanwhile, and Ray's handler has just left with 15
@@ -109,7 +114,9 @@ class RayCluster:
         self._check_database(nodes)
         cpus, gpus = _totals(nodes, "CPU"), _totals(nodes, "GPU")
         per_run = self.resources.cpus_per_run, self.gpus_per_run
-        self.capacity = sum(capacity(*has, *per_run) for has in zip(cpus, gpus, strict=True))
+        fitting = sum(capacity(*has, *per_run) for has in zip(cpus, gpus, strict=True))
+        self.capacity = max(0, fitting - self.unused)
+        self.alive = {node["NodeID"] for node in nodes}
         self.workers = concurrency(self.wanted, self.capacity)
         self.nodes = [
             {"node": node["NodeName"], "workers": capacity(cpu, gpu, *per_run), "gpus": gpu}

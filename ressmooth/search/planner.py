@@ -76,7 +76,7 @@ class Planner:
 
     def worker_died(self, run_id: int, reason: str) -> str:
         """Queue the run again, at most `retries` times. Return what happened, for the view."""
-        self.training.pop(run_id, None)
+        before = self.training.pop(run_id, None)
         failures = self.store.fail_worker(run_id, reason)
         retries = self.spec.resources.retries
         if failures > retries:
@@ -85,7 +85,9 @@ class Planner:
         if run.state.is_terminal:  # also if the worker died just after the run had finished
             self.run_ended(run)
             return reason
-        self.waiting.appendleft(run)
+        # What died at once lets another run go first, which shows whether the place is broken.
+        is_at_once = before is not None and before.last_epoch == run.last_epoch
+        self.waiting.insert(1 if is_at_once else 0, run)
         return f"{reason}, retry {failures}/{retries} from epoch {run.last_epoch}"
 
     def should_prune(self, run: RunRow, epoch: int, best: float | None) -> bool:

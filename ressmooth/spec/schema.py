@@ -262,6 +262,11 @@ class StudySpec:
         """Return the devices that its arms ask for."""
         return {branch.values.get("device", "auto") for branch in self.branches}
 
+    @property
+    def precisions(self) -> set[str]:
+        """Return the precisions that its arms ask for."""
+        return {branch.values.get("precision", "fp32") for branch in self.branches}
+
     @cached_property
     def branches(self) -> list[Branch]:
         """Return arms x cells of [grid] x cells of the arm's own grids, in file order."""

@@ -184,6 +184,7 @@ def test_dry_run_estimates_from_similar_runs(study, undisturbed):
     [
         (["--workers", "0"], "--workers 0"),
         (["--workers", "many"], "--workers many"),
+        (["--set", "precision=tf32"], "precision = 'tf32': only GPUs have it, and this would be "),
         (["--set", "device=cuda"], "resources.gpus_per_run = 'auto', and there are 0 GPUs"),
         (
             ["--set", "device=cuda", "--set", "resources.gpus_per_run=0"],

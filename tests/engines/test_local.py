@@ -1,12 +1,9 @@
 """Which worker gets which run, and what becomes of places that break."""
 
-import os
 import tempfile
 from types import SimpleNamespace
 
 import pytest
-from helpers.launch import launch, query
-from helpers.plugins import SOURCE, write
 
 from ressmooth.engines.local import MAX_TMPDIR, LocalEngine, Worker
 from ressmooth.errors import ConfigError
@@ -85,69 +82,14 @@ def test_a_run_that_lost_its_workers_everywhere_is_started_anywhere():
     assert started(two) == [0, None]
 
 
-BREAKS = """
-
-import os
-
-
-@ressmooth.method
-class Fragile(nn.Module):
-    def forward(self, logits, target, progress):
-        if os.environ["CUDA_VISIBLE_DEVICES"] in {broken}:
-            raise {error}
-        return F.cross_entropy(logits, target)
-"""
-STUDY = """
-name = "fragile"
-dataset = "stripes"
-model = "mlp"
-epochs = 2
-batch_size = 8
-seeds = 5
-[arms.plain]
-method = "Fragile"
-"""
-LOST = "torch.AcceleratorError('CUDA error: an illegal memory access\\nCUDA kernel errors ...')"
-
-
-def launch_on(gpus, broken, folder, error=LOST):
-    """Launch a study on places that are called GPUs, of which some break. Return what it printed.
-
-    Without a driver, torch trains on the CPU there.
-    """
-    (folder / "mine.toml").write_text(STUDY)
-    plugin = write(folder, SOURCE + BREAKS.format(broken=broken, error=error))
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus}
-    return launch(folder / "mine.toml", folder / "home", "--plugin", str(plugin), env=environment)
-
-
-@pytest.mark.slow
-def test_a_broken_gpu_is_retired_and_its_runs_are_trained_elsewhere(tmp_path):
-    done = launch_on("0,1", ("1",), tmp_path)
-    assert done.returncode == 0, done.stderr
-    cause = "worker died: AcceleratorError: CUDA error: an illegal memory access"
-    assert f"GPU 1 gets no more runs: it lost the workers of 2 runs at once ({cause})" in (
-        done.stderr + done.stdout
-    )
-    rows = query(tmp_path / "home", "SELECT state, gpus, failures FROM run ORDER BY failures")
-    assert [state for state, *_ in rows] == ["complete"] * 5
-    assert [failures for *_, failures in rows] == [0, 0, 0, 1, 1]  # the two that it lost
-
-
-@pytest.mark.slow
-def test_without_a_place_left_the_study_ends_with_the_cause(tmp_path):
-    done = launch_on("0,1", ("0", "1"), tmp_path)
-    assert done.returncode == 2
-    assert "no other place is left" in done.stderr and "illegal memory access" in done.stderr
-    rows = query(tmp_path / "home", "SELECT state, error FROM run WHERE error IS NOT NULL")
-    assert rows and {state for state, _ in rows} == {"waiting"}  # nothing is lost
-    assert all(error.startswith("worker died: AcceleratorError: CUDA") for _, error in rows)
-
-
-@pytest.mark.slow
-def test_a_gpu_that_torch_cannot_see_costs_its_place_only(tmp_path):
-    unseen = "ressmooth.errors.DeviceError('torch sees no GPU')"
-    done = launch_on("0,1", ("1",), tmp_path, unseen)
-    assert done.returncode == 0, done.stderr
-    assert "GPU 1 gets no more runs: torch sees no GPU" in done.stderr + done.stdout
-    assert query(tmp_path / "home", "SELECT DISTINCT state, failures FROM run") == [("complete", 0)]
+def test_an_epoch_that_is_reported_again_does_not_show_that_a_gpu_works():
+    """A resumed run reports its last epoch before it trains."""
+    one = engine([], ("0",))
+    one.view = SimpleNamespace(epoch=lambda *_: None)
+    one.scheduler.decide = lambda *_: None
+    (worker,) = one.pool
+    worker.run, one.strikes[0] = SimpleNamespace(id=2, last_epoch=3), {1}
+    for epoch, has_trained in ((3, False), (4, True)):
+        worker.connection.recv = lambda epoch=epoch: ("epoch", SimpleNamespace(epoch=epoch), None)
+        one._receive(worker)
+        assert (worker.has_trained, one.strikes[0]) == (has_trained, set() if has_trained else {1})

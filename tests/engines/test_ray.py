@@ -320,15 +320,15 @@ def test_a_worker_that_ray_kills_for_memory_is_a_failure_of_its_run(tmp_path, mo
 
 def test_a_worker_that_cannot_start_ends_the_study_with_the_reason(tmp_path):
     """The text is what Ray 2.60 reports for a node without the package."""
-    from ressmooth.engines.ray import _LeaveTune, _PlannerScheduler
+    from ressmooth.engines.ray_tune import LeaveTune, PlannerScheduler
 
     trial = SimpleNamespace(trial_id="t", error_file=str(tmp_path / "error.txt"))
     (tmp_path / "error.txt").write_text(
         "Failure # 1\nThe actor died because of an error raised in its creation task, "
         "ray::ResourceTrainable.__init__()\nModuleNotFoundError: No module named 'ressmooth'\n"
     )
-    with pytest.raises(_LeaveTune) as leave:
-        _PlannerScheduler(engine=None).on_trial_error(None, trial)
+    with pytest.raises(LeaveTune) as leave:
+        PlannerScheduler(engine=None).on_trial_error(None, trial)
     assert isinstance(leave.value.error, ConfigError)
     assert "No module named 'ressmooth'" in str(leave.value.error)
 

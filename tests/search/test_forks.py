@@ -105,6 +105,7 @@ def test_a_run_that_has_begun_waits_for_nobody(plan):
 def test_a_dead_worker_and_an_ended_run_keep_nobody_waiting(plan):
     planner = plan(study())
     sgd = planner.next()
+    record(planner, sgd, 1)
     planner.worker_died(sgd.id, "killed")
     assert planner.next().id == sgd.id
     finish(planner, sgd)

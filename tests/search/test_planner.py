@@ -256,6 +256,20 @@ def test_a_restarted_planner_returns_only_missing_runs(open_study):
     assert drain(restarted) == 2
 
 
+def test_a_run_whose_worker_died_at_once_lets_another_one_go_first(open_study, store):
+    """The other one shows whether the place is broken, before retries are used up there."""
+    planner = open_study(specs.study({"sgd": {"method": "mse"}}, seeds=3))
+    runs = [planner.next()]
+    for expected in (1, 0, 1, 0):
+        planner.worker_died(runs[-1].id, "killed")
+        runs.append(planner.next())
+        assert runs[-1].seed == expected
+    attempt = store.claim(runs[-1].id, ENVIRONMENT)
+    store.record_epoch(attempt, records.epoch(1), None)
+    planner.worker_died(runs[-1].id, "killed")
+    assert planner.next().seed == 0  # it has trained
+
+
 def test_a_run_whose_worker_died_after_finishing_is_not_trained_again(open_study, store):
     planner = open_study(specs.study({"sgd": {"method": "mse"}}))
     run = planner.next()

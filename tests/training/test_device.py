@@ -72,7 +72,7 @@ def test_a_driver_is_found_by_nvml_where_proc_has_none(monkeypatch, tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 def test_tf32_on_a_cpu_is_refused(tiny, tmp_path):
     with pytest.raises(ConfigError, match="precision = 'tf32': only GPUs have it; use 'fp32'"):
-        Trainer(tiny(precision="tf32"), tmp_path)
+        Trainer(tiny(precision="tf32", device="auto"), tmp_path)
 
 
 def test_only_failures_that_look_like_memory_count_as_such(monkeypatch):
