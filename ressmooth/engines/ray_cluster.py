@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # we have our own view
     "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # or Tune would retry, and so do we
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_register_timeout_seconds": "600",  # not 60: a busy machine would never start one
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the launcher handles signals
     "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # nothing is restored from Tune's state
@@ -88,7 +89,8 @@ class RayCluster:
             ray.shutdown()
             signal.raise_signal(signal.SIGTERM)
             self._init(options)
-        self.head = ray.get_runtime_context().gcs_address
+        context = ray.get_runtime_context()
+        self.head, self.node = context.gcs_address, context.get_node_id()
         logging.getLogger("ray").setLevel(logging.CRITICAL)  # the view reports events
 
     def _init(self, options: dict[str, Any]) -> None:
@@ -110,6 +112,7 @@ class RayCluster:
                 raise
             return self.capacity
         self.silent = 0
+        self._check_own_node()
         nodes, others = _nodes(), _nodes(of_this_build=False)
         self._check_database(nodes)
         cpus, gpus = _totals(nodes, "CPU"), _totals(nodes, "GPU")
@@ -129,6 +132,13 @@ class RayCluster:
             names = ", ".join(sorted(node["NodeName"] for node in others))
             self.description += f", without {names}: another version of ressmooth"
         return self.capacity
+
+    def _check_own_node(self) -> None:
+        """Fail if the launcher's own node is gone: Ray starts nothing more for it, and waits."""
+        if not any(node["Alive"] for node in ray.nodes() if node["NodeID"] == self.node):
+            raise ClusterUnreachable(
+                "Ray has ended on this machine: one of its processes failed or was killed"
+            )
 
     def _check_database(self, nodes: list[dict[str, Any]]) -> None:
         here = ray.util.get_node_ip_address()
@@ -154,6 +164,8 @@ class RayCluster:
             return ClusterUnreachable(
                 f"Ray cannot start: {reason}. Use a shorter path, as in: RAY_TMPDIR=/tmp"
             )
+        if self.is_local:
+            return ClusterUnreachable(f"Ray cannot start on this machine: {reason}")
         return ClusterUnreachable(
             f"Ray at {self.address} does not answer: {reason}. "
             "Is it running, and is RAY_AUTH_TOKEN the cluster's?"

@@ -11,6 +11,7 @@ import pytest
 from helpers.launch import command, invoke, launch, query, wait_for
 
 from ressmooth.errors import ConfigError
+from ressmooth.spec import Resources
 
 STUDY = """
 name = "cluster"
@@ -77,6 +78,20 @@ for process in (me, *me.children(recursive=True)):
     for each in process.net_connections("inet"):
         if each.status == psutil.CONN_LISTEN:
             print("listens", each.laddr.ip)
+"""
+
+KILLED_RAYLET = """
+from pathlib import Path
+import psutil
+from ressmooth.engines import new_engine
+from ressmooth.spec import Resources
+
+engine = new_engine("ray", Resources(), 1, Path("none"))
+engine.cluster.connect()
+(raylet,) = [child for child in psutil.Process().children() if child.name() == "raylet"]
+raylet.terminate()
+raylet.wait()
+engine.cluster.refresh()
 """
 
 
@@ -150,6 +165,15 @@ def test_a_sigterm_while_ray_starts_or_after_it_has_ended_stops_in_order(monkeyp
     code = [sys.executable, "-c", SIGNALS_AROUND_RAY]
     done = subprocess.run(code, capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()) == (0, ["1", "2", "3"]), done.stderr
+
+
+@pytest.mark.slow
+def test_a_launcher_whose_node_of_ray_ends_stops():
+    """Ray starts nothing more for a launcher without its node, which would wait without an end."""
+    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    code = [sys.executable, "-c", KILLED_RAYLET]
+    done = subprocess.run(code, env=environment, capture_output=True, text=True)
+    assert "ClusterUnreachable: Ray has ended on this machine" in done.stderr, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +314,15 @@ def test_an_address_where_no_ray_answers_is_named(study, tmp_path, monkeypatch):
     assert done.exit_code == 4
     assert "Ray at 127.0.0.1:9 does not answer" in done.stderr
     assert not (tmp_path / "home").exists()
+
+
+def test_a_ray_of_our_own_that_does_not_start_is_not_taken_for_a_cluster(monkeypatch):
+    """On a machine that is too busy, Ray gives up after 30 seconds."""
+    from ressmooth.engines.ray_cluster import RayCluster
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    error = RayCluster(Resources(), 1, "sqlite:///x")._unreachable(Exception("timed out"))
+    assert str(error) == "Ray cannot start on this machine: timed out"
 
 
 @pytest.mark.slow

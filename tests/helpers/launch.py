@@ -38,6 +38,7 @@ CURVES = """
     FROM epoch JOIN run ON run.id = epoch.run_id JOIN trial ON trial.id = run.trial_id
     ORDER BY arm, params, seed, epoch
 """
+OF_RAY = ("ray::ResourceTrainable", "ray::Worker")  # titles of its processes that train
 PLACINGS = """
     SELECT trial.arm, trial.params, result, seeds, rival.arm, chance, e_value
     FROM race JOIN trial ON trial.id = trial_id LEFT JOIN trial AS rival ON rival.id = rival_id
@@ -113,12 +114,12 @@ def epochs_recorded(home, at_least):
 
 def workers_of(launcher):
     """Return the processes that train: children of the launcher's fork server or of its Ray."""
-    below = [
+    return [
         worker
         for child in psutil.Process(launcher.pid).children()
         for worker in child.children(recursive=True)
+        if "raylet" not in _title(child) or _title(worker).startswith(OF_RAY)
     ]
-    return [worker for worker in below if "ray::ResourceTrainable" in _title(worker)] or below
 
 
 def _title(process):
