@@ -20,7 +20,7 @@ NEEDS = {"tf32": (8, 0), "bf16": (8, 0)}  # compute capability by precision
 # How cuBLAS and cuDNN fail; most often they got no memory.
 LIBRARY_FAILED = re.compile("CUBLAS_STATUS|CUDNN_STATUS|cuDNN error")
 BACKENDS: Any = torch.backends  # its modules are typed in part
-ON_CPUS = "or train on CPUs: --set resources.gpus_per_run=0"
+ON_CPUS = "or train on CPUs: a study with --set resources.gpus_per_run=0, a run with --device cpu"
 
 
 def find_device(name: str) -> torch.device:
@@ -34,7 +34,9 @@ def find_device(name: str) -> torch.device:
 def set_up(device: torch.device, config: RunConfig) -> None:
     """Choose the algorithms and the precision of a run, for the whole process."""
     is_gpu = device.type == "cuda"
-    if not is_gpu and config.precision == "tf32":
+    if is_gpu:
+        check_gpu(config.precision)
+    elif config.precision == "tf32":
         raise ConfigError("precision = 'tf32': only GPUs have it; use 'fp32'")
     is_deterministic = is_gpu and config.deterministic
     if is_deterministic:

@@ -632,24 +632,36 @@ def test_a_worker_of_another_build_gets_no_runs(deployment):
 
 def test_an_upgrade_is_one_command_and_studies_go_on(deployment):
     (deployment.directory / "studies" / "upgraded.toml").write_text(STUDY.format(name="upgraded"))
-    with open(deployment.directory / "ressmooth" / "build.py", "a") as source:
-        source.write("# a newer version\n")
-    # Fills the cache, so that the study still runs when the upgrade has built.
-    ahead = ["-f", "docker/Dockerfile", "--build-arg", "RESSMOOTH_UID=61000", "."]
-    run("docker", "build", *ahead, cwd=deployment.directory, check=True)
     deployment.submit("upgraded.toml")
     wait_for(lambda: deployment.epochs("upgraded") > 20, 120)
+    # Workers wait at the end of their epoch, so that the study still runs when the image is built.
+    hold = "BEGIN; LOCK TABLE epoch IN EXCLUSIVE MODE; SELECT pg_sleep(280)"
+    holder = deployment.start_exec("db", f"psql -q -U postgres -d results -c '{hold}'")
+    with open(deployment.directory / "ressmooth" / "build.py", "a") as source:
+        source.write("# a newer version\n")
     ((_, before),) = deployment.containers("scheduler")
     environment = deployment.environment | {"COMPOSE": " ".join(deployment.compose_command)}
-    done = run("docker/upgrade", "--no-pull", cwd=deployment.directory, env=environment)
-    assert done.stdout.endswith("upgrade: done; studies go on\n"), done.stdout + done.stderr
-    assert "upgrade: backed up: 2" in done.stdout
+    upgrade = ["docker/upgrade", "--no-pull"]
+    options = {"cwd": deployment.directory, "env": environment, "text": True}
+    with subprocess.Popen(upgrade, stdout=subprocess.PIPE, **options) as process:
+        for line in process.stdout:
+            print(line, end="")
+            if "draining" in line:
+                break
+        deployment.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = "
+            "'epoch'::regclass AND mode = 'ExclusiveLock' AND granted"
+        )
+        stdout = process.stdout.read()
+    holder.wait(60)
+    assert stdout.endswith("upgrade: done; studies go on\n"), stdout
+    assert "upgrade: backed up: 2" in stdout
     ((_, after),) = deployment.containers("scheduler")
     assert after["Image"] != before["Image"]
     assert run("docker", "image", "inspect", before["Image"]).returncode != 0  # removed
     wait_for(lambda: deployment.state("upgraded") == "ended", 300, deployment.logs)
     assert deployment.results("upgraded") == deployment.results("calm")
-    assert deployment.attempts("upgraded") > 1
+    assert deployment.attempts("upgraded") > 1  # it was interrupted
 
 
 def test_a_colleague_gets_an_account_in_one_command(deployment):

@@ -2,6 +2,7 @@ import pytest
 import torch
 from helpers.nvml import Nvml
 
+from ressmooth.config import RunConfig, parse
 from ressmooth.errors import ConfigError, DeviceError
 from ressmooth.training import device
 from ressmooth.training.trainer import Trainer
@@ -55,6 +56,15 @@ def test_a_gpu_without_kernels_is_an_error_of_its_place(tesla):
     tesla.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
     with pytest.raises(DeviceError, match="Tesla T4 has compute capability 7.5"):
         device.check_gpu("fp32")
+
+
+def test_a_run_without_a_study_is_checked_too(tesla):
+    """`ressmooth train` and `rerun` ended with a traceback in the first kernel."""
+    with pytest.raises(ConfigError, match="Tesla T4 has 7.5"):
+        device.set_up(torch.device("cuda"), parse({"precision": "bf16"}))
+    tesla.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
+    with pytest.raises(DeviceError, match="Tesla T4 has .*--device cpu"):
+        device.set_up(torch.device("cuda"), RunConfig())
 
 
 def test_a_driver_is_found_by_nvml_where_proc_has_none(monkeypatch, tmp_path):
