@@ -161,8 +161,8 @@ def patched_crop(change):
 def labels_stay_on_the_cpu():
     real = data.Batches.__init__
 
-    def init(self, *args):
-        real(self, *args)
+    def init(self, *args, **options):
+        real(self, *args, **options)
         self.labels = self.labels.cpu()
 
     return mock.patch.object(data.Batches, "__init__", init)
