@@ -171,8 +171,8 @@ def test_readings_of_sgd_are_judged_by_the_whole_row(store):
     (sentence,) = verdicts.row_ranking(by_selecting_statistic(compare_studies(store, [study])))
     assert sentence == (
         "By max, the reading of SGD nearest to the paper at all of its 4 weight decays is padded: "
-        "0.50 points off on average (0.01: 87.64, paper 88.14; 0.001: 89.29, paper 89.79; "
-        "0.0001: 88.50, paper 89.00; 1e-05: 88.12, paper 88.62). "
+        "0.50 points off on average (0.0001: 88.50, paper 89.00; 0.001: 89.29, paper 89.79; "
+        "0.01: 87.64, paper 88.14; 1e-05: 88.12, paper 88.62). "
         "Next: plain 0.70; last-batch 0.70; crop 0.70; flip 0.75. Seeds: 3."
     )
     assert sentence in Report(store, study).verdicts
